@@ -29,7 +29,7 @@ use ostler_api::SOCKET_NAME;
 use ostler_api::server::{self, ApiServer};
 use ostler_model::causes;
 use ostler_model::clock::{self, Clock};
-use ostler_model::config::AgentConfig;
+use ostler_model::config::{AgentConfig, ClusterConfig};
 use ostler_model::rng::Rng;
 
 /// How long an agent that leaves may take beyond the deadline of a drain; what it waits for then
@@ -42,11 +42,16 @@ pub(super) async fn run(args: &AgentCommandArgs) -> Result<Exit, Stop> {
         .map_err(|error| Stop::Cannot(format!("cannot wait for signals: {error}")))?;
     let config = config(args)?;
     let place = Place::of(args.data_dir.clone(), &config)?;
-    let joins = !args.to.servers.is_empty();
-    let tls = join::tls(&args.to)?;
+    let cluster = args.to.over(config.cluster.clone());
+    let cluster = match &args.node_class {
+        None => cluster,
+        class => ClusterConfig { node_class: class.clone(), ..cluster },
+    };
+    let joins = !cluster.servers.is_empty();
+    let tls = join::tls(&cluster)?;
     if joins && (config.jobs_dir.is_some() || place.mode != AgentMode::Durable) {
         return Err(Stop::Wrong(
-            "a node of a cluster (--servers) takes its jobs from its servers and must know them again: it \
+            "a node of a cluster (--servers, client.servers) takes its jobs from its servers and must know them again: it \
              needs --data-dir, and has no --jobs-dir"
                 .to_owned(),
         ));
@@ -54,8 +59,7 @@ pub(super) async fn run(args: &AgentCommandArgs) -> Result<Exit, Stop> {
     let (agent, api) = started(&place, config, &mut interrupts).await?;
     let joined = CancellationToken::new();
     if joins {
-        let class = args.node_class.clone();
-        let begun = join::join(&agent, &args.to, tls, class, joined.clone()).await;
+        let begun = join::join(&agent, &cluster, tls, joined.clone()).await;
         if let Err(stop) = begun {
             leave(agent, api, LeaveMode::LeaveTasks).await;
             return Err(stop);

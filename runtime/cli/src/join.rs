@@ -2,7 +2,6 @@
 
 use tokio_util::sync::CancellationToken;
 
-use super::args::servers::ServersArgs;
 use super::connect::Stop;
 use super::output;
 use super::terminal::Terminal;
@@ -11,26 +10,34 @@ use ostler_cluster::client::{self, ClusterOptions};
 use ostler_cluster::tls::{ServerTls, TlsFiles};
 use ostler_model::causes;
 use ostler_model::clock::Clock;
+use ostler_model::config::ClusterConfig;
 use ostler_model::limits::CLUSTER_SERVERS_MAX;
 use ostler_model::rng::Rng;
+use ostler_model::server_address::ServerAddress;
 
 /// How servers are spoken to, with TLS where authorities are named. Nothing is said aloud.
 ///
 /// # Errors
 /// When there are too many servers, or a file of certificates cannot be used.
-pub(super) fn tls(to: &ServersArgs) -> Result<Option<ServerTls>, Stop> {
+pub(super) fn tls(to: &ClusterConfig) -> Result<Option<ServerTls>, Stop> {
     if to.servers.len() > CLUSTER_SERVERS_MAX {
         let many = to.servers.len();
         return Err(Stop::Wrong(format!(
             "--servers names {many} servers: give at most {CLUSTER_SERVERS_MAX}"
         )));
     }
-    let files = to.ca_file.clone().map(|authorities| TlsFiles {
-        authorities,
-        own: to.cert_file.clone().zip(to.key_file.clone()),
-        verify_name: !to.no_verify_server_hostname,
+    let lost = to.tls.is_some() || to.region() != "global" || to.node_class.is_some();
+    if to.servers.is_empty() && lost {
+        let why = "a cluster is described (TLS, region or node class) but no server is named: give --servers, \
+                   or client { servers = […] } in the configuration";
+        return Err(Stop::Wrong(why.to_owned()));
+    }
+    let files = to.tls.clone().map(|tls| TlsFiles {
+        authorities: tls.ca_file,
+        own: tls.own,
+        verify_name: tls.verify_server_hostname,
     });
-    let tls = files.map(|files| ServerTls::read(&files, &to.region)).transpose();
+    let tls = files.map(|files| ServerTls::read(&files, to.region())).transpose();
     tls.map_err(|error| Stop::Wrong(causes::chain(&error)))
 }
 
@@ -40,35 +47,35 @@ pub(super) fn tls(to: &ServersArgs) -> Result<Option<ServerTls>, Stop> {
 /// When the agent has jobs of its own, or its secret cannot be had.
 pub(super) async fn join(
     agent: &AgentHandle,
-    to: &ServersArgs,
+    to: &ClusterConfig,
     tls: Option<ServerTls>,
-    class: String,
     ended: CancellationToken,
 ) -> Result<(), Stop> {
     if !agent.join() {
         return Err(Stop::Cannot(
             "the agent has jobs of its own, or a jobs directory: a node of a cluster runs what its servers \
-             say; stop them and start without --servers, or give another --data-dir"
+             say; stop them and start without servers, or give another --data-dir"
                 .to_owned(),
         ));
     }
     let secret = agent.node_secret().await;
     let secret = secret.map_err(|error| Stop::Cannot(causes::chain(&error)))?;
-    let bare = |server: &&ostler_cluster::address::ServerAddress| {
+    let bare = |server: &&ServerAddress| {
         let address = server.host.parse::<std::net::IpAddr>();
         !address.is_ok_and(|address| address.is_loopback())
     };
     if let Some(server) = to.servers.iter().find(bare).filter(|_| tls.is_none()) {
         let warning = format!(
             "the way to {server} has no TLS: whoever is on it can read what this node runs and have it \
-             run other things; give --ca-file"
+             run other things; give --ca-file, or a tls block in the configuration"
         );
         output::warning(&Terminal::detect(), &warning);
     }
     let options = ClusterOptions {
         servers: to.servers.clone(),
-        region: to.region.clone(),
-        class,
+        region: to.region().to_owned(),
+        class: to.node_class.clone().unwrap_or_default(),
+        pool: to.node_pool.clone(),
         tls,
         secret,
         clock: Clock::system(),

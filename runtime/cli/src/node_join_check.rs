@@ -7,8 +7,10 @@ use serde_json::json;
 use super::args::join_check::JoinCheckArgs;
 use super::connect::Stop;
 use super::exit::Exit;
+use super::input;
 use super::join;
 use super::output;
+use super::start::StartError;
 use super::terminal::{Terminal, one_line, paint};
 use ostler_cluster::join_check::{JoinAsk, JoinFinding, can_join, join_check};
 use ostler_model::clock::Clock;
@@ -46,15 +48,19 @@ pub(super) async fn check(args: &JoinCheckArgs, terminal: &Terminal) -> Result<E
 }
 
 fn ask(args: &JoinCheckArgs) -> Result<JoinAsk, Stop> {
-    if args.to.servers.is_empty() {
-        return Err(Stop::Wrong("--servers names no server: give the address of one".to_owned()));
+    let config = input::config(args.config.as_deref()).map_err(StartError::Input)?;
+    let cluster = args.to.over(config.cluster);
+    if cluster.servers.is_empty() {
+        let why = "no server is named: give --servers, or a configuration with client { servers = […] }";
+        return Err(Stop::Wrong(why.to_owned()));
     }
+    let datacenter = args.datacenter.clone().or(config.datacenter);
     Ok(JoinAsk {
-        servers: args.to.servers.clone(),
-        region: args.to.region.clone(),
-        datacenter: args.datacenter.clone(),
+        region: cluster.region().to_owned(),
+        datacenter: datacenter.unwrap_or_else(|| "dc1".to_owned()),
         name: NAME.to_owned(),
-        tls: join::tls(&args.to)?,
+        tls: join::tls(&cluster)?,
+        servers: cluster.servers,
         wall: CLUSTER_STEP_WALL_DEFAULT,
     })
 }

@@ -9,14 +9,15 @@
 //! Everything else must be something that this node does; what is not is an error that names it. Pure.
 
 use std::collections::BTreeMap;
-use std::path::Path;
+use std::path::{Component, Path};
 use std::sync::Arc;
 
 use ostler_jobspec::Syntax;
 use ostler_model::alloc::{Allocation, DesiredStatus};
 use ostler_model::device::GroupKey;
 use ostler_model::ids::{AllocId, GroupName, TaskName};
-use ostler_model::job::Job;
+use ostler_model::job::{Job, TaskPayload};
+use ostler_model::limits::DISPATCH_PAYLOAD_BYTES_MAX;
 use ostler_model::resources::{AllocatedDevice, AllocatedPort};
 use ostler_model::time::Timestamp;
 use serde_json::{Map, Value as Json};
@@ -70,6 +71,9 @@ pub enum AssignedError {
     /// This node does not do what its job asks.
     #[error("this node cannot run it: {0}")]
     Job(String),
+    /// What its job was dispatched with cannot be read.
+    #[error("what its job was dispatched with {0}")]
+    Payload(&'static str),
     /// Its job has no such task group.
     #[error("its job has no task group {0}")]
     Group(GroupName),
@@ -191,6 +195,9 @@ fn job(wanted: &Value, deployed: bool) -> Result<Job, AssignedError> {
     let Some(Json::String(namespace)) = job.remove("Namespace") else {
         return Err(AssignedError::Field("Job.Namespace"));
     };
+    let payload = payload(wanted)?;
+    drop(job.remove("Payload"));
+    let mut files = BTreeMap::new();
     let of_all = job.remove("Update");
     OF_SERVERS.iter().for_each(|key| drop(job.remove(*key)));
     for group in objects(&mut job, "TaskGroups") {
@@ -202,7 +209,12 @@ fn job(wanted: &Value, deployed: bool) -> Result<Job, AssignedError> {
             update.retain(|key, _| OF_HEALTH.contains(&key.as_str()));
             group.insert("Update".to_owned(), Json::Object(update));
         }
+        let name = group.get("Name").and_then(Json::as_str).unwrap_or_default().to_owned();
         for task in objects(group, "Tasks") {
+            if let Some(file) = payload_file(task)? {
+                let task = task.get("Name").and_then(Json::as_str).unwrap_or_default();
+                files.insert((name.clone(), task.to_owned()), file);
+            }
             OF_SERVERS_IN_TASKS.iter().for_each(|key| drop(task.remove(*key)));
             if let Some(Json::Object(resources)) = task.get_mut("Resources") {
                 // What devices it has is said beside the job; their constraints are kept.
@@ -224,7 +236,44 @@ fn job(wanted: &Value, deployed: bool) -> Result<Job, AssignedError> {
         // A service has a policy of its own accord.
         group.health = None;
     }
+    for group in &mut job.groups {
+        for task in &mut group.tasks {
+            let key = (group.name.to_string(), task.name.to_string());
+            let Some(file) = files.remove(&key) else { continue };
+            task.payload = Some(TaskPayload { file, bytes: payload.clone() }.into());
+        }
+    }
     Ok(job)
+}
+
+/// What the job was dispatched with, in the compressed form of servers; empty where it was not.
+fn payload(job: &Value) -> Result<Vec<u8>, AssignedError> {
+    let packed = match field(job, "Payload") {
+        None | Some(Value::Nil) => return Ok(Vec::new()),
+        Some(Value::Binary(bytes)) => bytes.as_slice(),
+        Some(Value::String(text)) => text.as_bytes(),
+        Some(_) => return Err(AssignedError::Field("Job.Payload")),
+    };
+    if packed.is_empty() {
+        return Ok(Vec::new());
+    }
+    let unread = |_| AssignedError::Payload("is not as servers pack it");
+    if snap::raw::decompress_len(packed).map_err(unread)? > DISPATCH_PAYLOAD_BYTES_MAX {
+        return Err(AssignedError::Payload("is longer than servers take"));
+    }
+    snap::raw::Decoder::new().decompress_vec(packed).map_err(unread)
+}
+
+/// Where a task wants it.
+fn payload_file(task: &mut Map<String, Json>) -> Result<Option<String>, AssignedError> {
+    let wanted = task.remove("DispatchPayload");
+    let file = wanted.as_ref().and_then(|wanted| wanted.get("File")).and_then(Json::as_str);
+    let Some(file) = file.filter(|file| !file.is_empty()) else { return Ok(None) };
+    let plain = |part| matches!(part, Component::Normal(_) | Component::CurDir);
+    if !Path::new(file).components().all(plain) {
+        return Err(AssignedError::Payload("would be written outside of the task's directory"));
+    }
+    Ok(Some(file.to_owned()))
 }
 
 fn objects<'a>(

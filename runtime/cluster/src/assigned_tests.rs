@@ -175,3 +175,27 @@ fn collect(value: &Value, path: &mut Vec<String>, all: &mut Vec<Vec<String>>) {
         path.pop();
     }
 }
+
+#[test]
+fn what_a_job_was_dispatched_with_goes_to_the_file_that_a_task_names() {
+    let packed = |bytes: &[u8]| snap::raw::Encoder::new().compress_vec(bytes).unwrap();
+    let with_payload = |file: &str, packed: Vec<u8>| {
+        let wanted = map([("File", file.into())]);
+        let mut alloc =
+            changed(&["Job", "TaskGroups", "0", "Tasks", "0", "DispatchPayload"], wanted);
+        with(&mut alloc, &["Job", "Payload"], Value::Binary(packed));
+        with(&mut alloc, &["Job", "ID"], "import/dispatch-1-2".into());
+        with(&mut alloc, &["Job", "ParentID"], "import".into());
+        with(&mut alloc, &["Job", "Dispatched"], true.into());
+        allocation(&alloc)
+    };
+    let alloc = with_payload("in/data.json", packed(b"{}")).unwrap();
+    assert_eq!(alloc.job.id.as_str(), "import/dispatch-1-2");
+    let payload = alloc.task_group().unwrap().tasks[0].payload.clone().unwrap();
+    assert_eq!((payload.file.as_str(), payload.bytes.as_slice()), ("in/data.json", &b"{}"[..]));
+    let wrong = |file: &str, bytes| with_payload(file, bytes).unwrap_err().to_string();
+    assert!(wrong("../x", packed(b"{}")).contains("outside"));
+    assert!(wrong("/etc/x", packed(b"{}")).contains("outside"));
+    assert!(wrong("x", vec![0xff; 9]).contains("not as servers pack it"));
+    assert!(wrong("x", packed(&[0; 20_000])).contains("longer"));
+}

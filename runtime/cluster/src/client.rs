@@ -27,7 +27,7 @@ use ostler_model::rng::Rng;
 use tokio::sync::{Notify, mpsc, watch};
 use tokio_util::sync::CancellationToken;
 
-use super::address::ServerAddress;
+use ostler_model::server_address::ServerAddress;
 use super::tls::ServerTls;
 use super::updates::AllocUpdates;
 use links::Links;
@@ -41,6 +41,8 @@ pub struct ClusterOptions {
     pub region: String,
     /// Class of the node, for constraints; may be empty.
     pub class: String,
+    /// Pool of the node; the servers' default where none is named.
+    pub pool: Option<String>,
     /// TLS, where the servers want it.
     pub tls: Option<ServerTls>,
     /// What the node proves with that it is the same one.

@@ -29,6 +29,8 @@ pub struct NodeRegistrationFacts {
     pub secret: String,
     /// Its class, for constraints; may be empty.
     pub class: String,
+    /// Its pool, for servers that know pools; theirs where none is named.
+    pub pool: Option<String>,
     /// Address of its HTTP API; may be empty.
     pub http_address: String,
     /// When it came to be as it is.
@@ -52,7 +54,9 @@ pub fn node(node: &NodeView, facts: &NodeRegistrationFacts) -> Value {
     let (cpu, memory, disk) =
         (node.resources.cpu_mhz, node.resources.memory_mb, free.unwrap_or_default() / MIB);
     let drivers = node.drivers.iter().map(|(name, view)| (name.as_str(), driver(view, facts.now)));
-    map([
+    // Servers put a node without one into their default pool; those that know none ignore it.
+    let pool = facts.pool.as_deref().map(|pool| ("NodePool", pool.into()));
+    let fields = [
         ("ID", node.id.to_string().into()),
         ("SecretID", facts.secret.as_str().into()),
         ("Name", node.name.as_str().into()),
@@ -72,7 +76,8 @@ pub fn node(node: &NodeView, facts: &NodeRegistrationFacts) -> Value {
         ("Drivers", map(drivers)),
         ("Status", "initializing".into()),
         ("SchedulingEligibility", "eligible".into()),
-    ])
+    ];
+    map(fields.into_iter().chain(pool))
 }
 
 fn texts<'a>(all: impl Iterator<Item = (&'a String, &'a String)>) -> Value {

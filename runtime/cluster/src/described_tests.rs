@@ -11,6 +11,7 @@ fn facts() -> NodeRegistrationFacts {
     NodeRegistrationFacts {
         secret: "secret".into(),
         class: "gpu".into(),
+        pool: Some("big".into()),
         http_address: String::new(),
         now: Timestamp::from_nanos(1),
     }

@@ -13,7 +13,7 @@ use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio_util::compat::TokioAsyncReadCompatExt;
 
-use super::address::ServerAddress;
+use ostler_model::server_address::ServerAddress;
 use super::session::{Arrivals, MULTIPLEX, Session};
 use super::tls::ServerTls;
 

@@ -15,7 +15,7 @@ use ostler_model::limits::CLUSTER_ANSWER_BYTES_MAX;
 use ostler_model::rng::Rng;
 use serde::Serialize;
 
-use super::address::ServerAddress;
+use ostler_model::server_address::ServerAddress;
 use super::caller::{Caller, ServerCallError};
 use super::dial::{self, DialError};
 use super::msgpack::Value;

@@ -6,7 +6,6 @@
 //! ```
 //! Start with [`Session`](session::Session).
 
-pub mod address;
 pub mod assigned;
 pub mod caller;
 pub mod client;

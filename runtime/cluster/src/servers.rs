@@ -11,7 +11,7 @@ use ostler_model::ids::{AllocId, NodeId};
 use ostler_model::limits::{CLUSTER_BLOCK_GRACE, CLUSTER_BLOCK_WALL};
 use ostler_model::time::Timestamp;
 
-use super::address::ServerAddress;
+use ostler_model::server_address::ServerAddress;
 use super::caller::{Caller, ServerCallError};
 use super::msgpack::Value;
 use super::rpc::{field, map, text};

@@ -66,6 +66,13 @@ fn resolve_paths(config: &mut AgentConfig, base: &Path) {
     config.data_dir.iter_mut().for_each(resolve);
     config.plugin_dir.iter_mut().for_each(resolve);
     config.jobs_dir.iter_mut().for_each(resolve);
+    if let Some(tls) = &mut config.cluster.tls {
+        resolve(&mut tls.ca_file);
+        if let Some((certificate, key)) = &mut tls.own {
+            resolve(certificate);
+            resolve(key);
+        }
+    }
     config.trust.file.iter_mut().for_each(resolve);
     for plugin in config.plugins.values_mut() {
         plugin.file.iter_mut().for_each(resolve);

@@ -4,6 +4,7 @@
 //! as not given.
 
 pub(crate) mod agent;
+mod client;
 pub(crate) mod constraint;
 mod grants;
 pub(crate) mod group;

@@ -181,6 +181,7 @@ fn task(name: &'static str, hook: Option<LifecycleHook>) -> impl Strategy<Value 
         lifecycle: hook.map(|hook| Lifecycle { hook, sidecar: truth }),
         logs: LogConfig { max_files: logs.0, max_file_size_mb: logs.1, disabled: logs.2 },
         user,
+        payload: None,
     })
 }
 

@@ -13,6 +13,7 @@ use super::endpoint::Endpoint;
 use super::isolation::IsolationGrant;
 use super::json::JsonObject;
 use super::oci::Reference;
+use super::server_address::ServerAddress;
 use super::trust::TrustConfig;
 use crate::limits::{
     CompileLimits, DENSE_TASKS_MAX, FINGERPRINT_RETRY_FIRST, FINGERPRINT_RETRY_MAX, KIB, MIB,
@@ -35,6 +36,8 @@ pub struct AgentConfig {
     pub wasm_worker: WasmWorkerConfig,
     /// What the node has to give.
     pub client: ClientConfig,
+    /// The cluster that it is a node of.
+    pub cluster: ClusterConfig,
     /// How many WASM tasks there may be, and how they are held.
     pub wasm: WasmConfig,
     /// From one collection of a device plugin's statistics to the next; 5 s unless given.
@@ -69,6 +72,41 @@ pub struct ClientConfig {
     pub cpu_total_compute: Option<u32>,
     /// MiB of memory; the machine's unless given.
     pub memory_total_mb: Option<u32>,
+}
+
+/// The servers whose node this is, and what they are told of it: of the `client` block, the `tls` block and
+/// `region`.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ClusterConfig {
+    /// Where servers are; empty: the agent keeps jobs of its own.
+    pub servers: Vec<ServerAddress>,
+    /// Region of the servers; see [`ClusterConfig::region`].
+    pub region: Option<String>,
+    /// For constraints of jobs.
+    pub node_class: Option<String>,
+    /// Pool of the node; the servers' default unless given.
+    pub node_pool: Option<String>,
+    /// How servers are known.
+    pub tls: Option<TlsConfig>,
+}
+
+impl ClusterConfig {
+    /// Region of the servers: `global` unless given.
+    #[must_use]
+    pub fn region(&self) -> &str {
+        self.region.as_deref().unwrap_or("global")
+    }
+}
+
+/// A `tls` block. Files are PEM.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TlsConfig {
+    /// Who vouches for servers.
+    pub ca_file: PathBuf,
+    /// Who this node is, for servers that ask: certificate and key.
+    pub own: Option<(PathBuf, PathBuf)>,
+    /// Must a server's certificate name it as a server of the region?
+    pub verify_server_hostname: bool,
 }
 
 /// A `wasm` block.

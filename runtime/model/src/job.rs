@@ -242,6 +242,17 @@ pub struct Task {
     pub user: Option<String>,
     /// Wait before the stop signal.
     pub shutdown_delay: Option<Duration>,
+    /// What its job was dispatched with: of servers alone.
+    pub payload: Option<Box<TaskPayload>>,
+}
+
+/// What a job was dispatched with, for a file of one task.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TaskPayload {
+    /// Path of the file below the task's `local` directory.
+    pub file: String,
+    /// What is in it; see [`crate::limits::DISPATCH_PAYLOAD_BYTES_MAX`].
+    pub bytes: Vec<u8>,
 }
 
 /// When a task runs in the life of its allocation.

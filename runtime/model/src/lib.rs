@@ -30,6 +30,7 @@ pub mod ports;
 pub mod resources;
 pub mod rng;
 pub mod saved;
+pub mod server_address;
 pub mod shown;
 pub mod signal;
 pub mod stats;

@@ -38,6 +38,7 @@ pub fn task(name: &str) -> Result<Task, NameError> {
         logs: LogConfig::default(),
         user: None,
         shutdown_delay: None,
+        payload: None,
     })
 }
 

@@ -32,7 +32,7 @@ Examples:
   ostler agent                                         try it: nothing is left at its end
   ostler agent --data-dir ./data                       keep jobs
   ostler agent --data-dir ./data --jobs-dir ./jobs     run every job file of ./jobs
-  ostler agent --config /etc/ostler.hcl                with plugins of your own
+  ostler agent --config /etc/ostler.hcl                with plugins, servers and limits of your own
   ostler agent --data-dir ./data --servers 10.0.0.7    run what the servers of a cluster say
   ostler -v agent --data-dir ./data                    log more
 
@@ -68,9 +68,9 @@ pub(crate) struct AgentCommandArgs {
     #[command(flatten)]
     pub to: ServersArgs,
 
-    /// Class of the node in the cluster, for constraints of jobs
-    #[arg(long, value_name = "NAME", requires = "servers", default_value = "")]
-    pub node_class: String,
+    /// Class of the node in the cluster, for constraints of jobs; in place of the configuration's
+    #[arg(long, value_name = "NAME")]
+    pub node_class: Option<String>,
 
     /// At the end stop all tasks in order instead of leaving them running
     #[arg(long)]

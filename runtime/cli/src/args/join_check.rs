@@ -1,5 +1,7 @@
 //! `ostler node join-check`
 
+use std::path::PathBuf;
+
 use clap::Args;
 
 use super::servers::ServersArgs;
@@ -16,6 +18,7 @@ use super::servers::ServersArgs;
     after_long_help = "\
 Examples:
   ostler node join-check --servers 10.0.0.7
+  ostler node join-check --config /etc/ostler.hcl
   ostler node join-check --servers a.example.com,b.example.com:14647 --region eu --datacenter dc2
   ostler node join-check --servers 10.0.0.7 --ca-file ca.pem --cert-file node.pem --key-file node-key.pem
   ostler node join-check --servers 10.0.0.7 --json | jq '.findings[] | select(.works | not)'
@@ -23,16 +26,20 @@ Examples:
 Exit codes:
   0    a node can join
   1    a step does not work
-  2    a certificate file or the usage is wrong
+  2    a certificate file, the configuration or the usage is wrong
   141  nobody reads the standard output any more"
 )]
 pub(crate) struct JoinCheckArgs {
     #[command(flatten)]
     pub to: ServersArgs,
 
-    /// Data center that the node would be in
-    #[arg(long, default_value = "dc1")]
-    pub datacenter: String,
+    /// An agent's configuration (HCL): its servers, region, TLS and data center
+    #[arg(long, value_name = "FILE", env = "OSTLER_CONFIG", hide_env_values = true)]
+    pub config: Option<PathBuf>,
+
+    /// Data center that the node would be in; in place of the configuration's, else dc1
+    #[arg(long)]
+    pub datacenter: Option<String>,
 
     /// Print the findings as one JSON object
     #[arg(long)]

@@ -3,21 +3,25 @@
 use std::path::PathBuf;
 
 use clap::Args;
-use ostler_cluster::address::ServerAddress;
 
-/// Nomad's servers.
+use super::of_key;
+use ostler_model::config::{ClusterConfig, TlsConfig};
+use ostler_model::server_address::ServerAddress;
+
+/// Nomad's servers. Each stands in place of the configuration's key.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct ServersArgs {
-    /// The servers of a cluster, several with commas between them; port 4647 where none is given
+    /// The servers of a cluster, several with commas between them; port 4647 where none is given. In place
+    /// of the configuration's client.servers
     #[arg(long, value_name = "HOST[:PORT]", value_delimiter = ',')]
     pub servers: Vec<ServerAddress>,
 
-    /// Region of the servers
-    #[arg(long, default_value = "global", requires = "servers")]
-    pub region: String,
+    #[arg(long, value_name = "NAME", help = of_key("region", "In place of the configuration's; else global"))]
+    pub region: Option<String>,
 
-    /// Speak TLS, with servers that these authorities (PEM) vouch for
-    #[arg(long, value_name = "FILE", requires = "servers")]
+    /// Speak TLS, with servers that these authorities (PEM) vouch for. In place of the configuration's tls
+    /// block
+    #[arg(long, value_name = "FILE")]
     pub ca_file: Option<PathBuf>,
 
     /// This node's certificate (PEM), for servers that ask for one
@@ -31,4 +35,25 @@ pub(crate) struct ServersArgs {
     /// Take any certificate of the authorities for a server's, also another node's
     #[arg(long, requires = "ca_file")]
     pub no_verify_server_hostname: bool,
+}
+
+impl ServersArgs {
+    /// The cluster of the configuration, with what the command line says in its place.
+    pub(crate) fn over(&self, configured: ClusterConfig) -> ClusterConfig {
+        let tls = self.ca_file.clone().map(|ca_file| TlsConfig {
+            ca_file,
+            own: self.cert_file.clone().zip(self.key_file.clone()),
+            verify_server_hostname: !self.no_verify_server_hostname,
+        });
+        let servers = match self.servers.is_empty() {
+            true => configured.servers,
+            false => self.servers.clone(),
+        };
+        ClusterConfig {
+            servers,
+            region: self.region.clone().or(configured.region),
+            tls: tls.or(configured.tls),
+            ..configured
+        }
+    }
 }

@@ -27,7 +27,7 @@ fn the_tree_is_consistent() {
 fn a_flag_that_sets_what_a_key_sets_says_what_the_key_says() {
     let commands = Cli::command();
     for (command, keys) in [
-        ("agent", &["data_dir", "jobs_dir", "plugin_dir"][..]),
+        ("agent", &["data_dir", "jobs_dir", "plugin_dir", "region"][..]),
         ("run", &["plugin_dir", "data_dir"]),
     ] {
         let command = commands.find_subcommand(command).unwrap();

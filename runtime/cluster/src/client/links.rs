@@ -15,7 +15,7 @@ use ostler_model::limits::{
 use tokio::sync::mpsc;
 
 use super::ClusterOptions;
-use crate::address::ServerAddress;
+use ostler_model::server_address::ServerAddress;
 use crate::caller::Caller;
 use crate::dial::{self, DialError, Socket};
 use crate::servers::ServerCalls;

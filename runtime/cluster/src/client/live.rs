@@ -86,6 +86,7 @@ async fn register(client: &Client, view: &NodeView) -> Result<Heartbeat, Failed>
     let facts = NodeRegistrationFacts {
         secret: client.options.secret.clone(),
         class: client.options.class.clone(),
+        pool: client.options.pool.clone(),
         // Servers reach the node through its own connection.
         http_address: String::new(),
         now: client.options.clock.now(),

@@ -67,8 +67,20 @@ wasm_worker {
   memory_max_mb = 2048
 }
 client {
+  enabled           = true
   cpu_total_compute = 40000
   memory_total_mb   = 65536
+  servers           = ["10.0.0.7", "[fd00::1]:14647"]
+  node_class        = "edge"
+  node_pool         = "gpus"
+  meta { row = "7" }
+}
+region = "eu"
+tls {
+  rpc       = true
+  ca_file   = "ca.pem"
+  cert_file = "/etc/node.pem"
+  key_file  = "node-key.pem"
 }
 wasm {
   tasks_max = 20000
@@ -125,6 +137,16 @@ plugin "mock" { enabled = false }
     assert_eq!(config.wasm_worker, worker);
     let totals = (config.client.cpu_total_compute, config.client.memory_total_mb);
     assert_eq!(totals, (Some(40_000), Some(65_536)));
+    assert_eq!(config.node_meta["row"], "7");
+    let cluster = &config.cluster;
+    let servers: Vec<_> = cluster.servers.iter().map(ToString::to_string).collect();
+    assert_eq!(servers, ["10.0.0.7:4647", "[fd00::1]:14647"]);
+    let named = (cluster.region(), cluster.node_class.as_deref(), cluster.node_pool.as_deref());
+    assert_eq!(named, ("eu", Some("edge"), Some("gpus")));
+    let tls = cluster.tls.clone().unwrap();
+    let own = ("/etc/node.pem".into(), "/etc/ostler/node-key.pem".into());
+    assert_eq!((tls.ca_file, tls.own), ("/etc/ostler/ca.pem".into(), Some(own)));
+    assert!(tls.verify_server_hostname);
     assert_eq!(config.wasm, WasmConfig { tasks_max: Some(20_000), dense: Some(true) });
     assert_eq!(config.plugins["mock"].enabled, Some(false));
     assert_eq!(config.plugins["mock"].grants, None);
@@ -230,7 +252,7 @@ fn all_problems_are_told_at_once_with_places_and_the_nearest_names() {
 datacentre = "dc1"
 host_ip = "ten"
 client {
-  enabled = true
+  enabled = false
 }
 plugin "a" {
   grants { proces = true }
@@ -251,7 +273,7 @@ plugin "b/c" {
     let expected = [
         "2:1 datacentre is unknown in the agent's configuration → datacenter",
         "3:11 ten is no IP address; write for example \"127.0.0.1\"",
-        "5:3 enabled is valid in Nomad, not supported by Ostler yet; the agent is always a client",
+        "5:13 enabled = false has no effect: an agent is always a client",
         "8:12 proces is unknown in grants → process",
         "10:8 a plugin a is here already",
         "12:17 memory_mb must be 1 to 4096, not 0",
@@ -495,5 +517,21 @@ plugin "b" { source = "registry.example/b:1" }
     assert_eq!(found.len(), expected.len(), "{found:#?}");
     for (found, expected) in found.iter().zip(expected) {
         assert!(found.starts_with(expected), "{found} is not {expected}");
+    }
+}
+
+#[test]
+fn a_cluster_that_cannot_be_joined_so_is_told_with_the_lines() {
+    let text = "client {\n servers = [\"a\", \"http://b\"]\n}\ntls {\n rpc = false\n cert_file = \"c\"\n}";
+    let found = problems(text);
+    let expected = [
+        "2:18 \"http://b\" is no address of a server",
+        "4:1 tls needs a ca_file",
+        "5:8 rpc = false",
+        "4:1 cert_file and key_file belong together",
+    ];
+    assert_eq!(found.len(), expected.len(), "{found:#?}");
+    for part in expected {
+        assert!(found.iter().any(|line| line.starts_with(part)), "{part}: {found:#?}");
     }
 }

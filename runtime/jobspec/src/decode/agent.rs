@@ -5,6 +5,7 @@ use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use super::client::{ClientKeys, TlsKeys, client, tls};
 use super::grants::GrantKeys;
 use super::trust::{RegistryKeys, TrustKeys, registries, trust};
 use super::{named, offset};
@@ -13,13 +14,13 @@ use crate::keys::Bounds::{Time, Whole};
 #[cfg(test)]
 use crate::keys::tests::reference::{gc_defaults, limit_defaults, wasm_defaults};
 use crate::keys::{
-    Context, Field, Free, Given, Keys as _, MOST, Scalar, Shape, hint, keys, keyword, text,
+    Context, Field, Free, Given, Keys as _, Scalar, Shape, hint, keys, keyword, text,
 };
 use crate::tree::{Block, Value};
 use crate::units::parse_duration;
 use crate::{Syntax, hcl};
 use ostler_model::config::{
-    AgentConfig, ClientConfig, ConfigOrigin, FailurePolicy, GcConfig, LimitOverrides, PluginBlock,
+    AgentConfig, ConfigOrigin, FailurePolicy, GcConfig, LimitOverrides, PluginBlock,
     QuarantineFor, UpgradeMode, WasmConfig, WasmWorkerConfig, WorkerScope,
 };
 use ostler_model::ids::PluginName;
@@ -63,8 +64,12 @@ keys! {
         gc: Option<GcKeys>;
         /// The processes that run WASM tasks, and go on without the agent.
         wasm_worker: Option<WasmWorkerKeys>;
-        /// What the node has to give, where that is not to be what was found.
+        /// What the node has to give, where that is not to be what was found, and the cluster it is in.
         client: Option<ClientKeys>;
+        /// Region of the cluster's servers.
+        region: Given<String>, "`global`";
+        /// How servers are known, and this node to them.
+        tls: Option<TlsKeys>;
         /// How many WASM tasks there may be, and how they are held.
         wasm: Option<WasmKeys>;
         /// What `${meta.…}` stands for on this node.
@@ -78,8 +83,8 @@ keys! {
     }
     not_yet {
         "bind_addr" [hint("host_ip is the address assigned with ports")];
-        "region"; "server"; "log_level" [hint("use -v or OSTLER_LOG")]; "ports"; "addresses";
-        "advertise"; "telemetry"; "tls"; "acl"; "consul"; "vault";
+        "server"; "log_level" [hint("use -v or OSTLER_LOG")]; "ports"; "addresses";
+        "advertise"; "telemetry"; "acl"; "consul"; "vault";
         "limits" [hint("limits of a plugin stand in its plugin block")];
     }
 }
@@ -122,25 +127,6 @@ keys! {
 
 keyword! {
     WorkerScope, "scope of a worker": "node" = Node, "namespace" = Namespace, "job" = Job;
-}
-
-keys! {
-    struct ClientKeys: "client", for ClientConfig (ClientConfig::default()) {
-        /// MHz of processor time that jobs may reserve together.
-        cpu_total_compute: Given<u32> [Whole(1, MOST)], "cores times frequency";
-        /// MiB of memory that jobs may reserve together.
-        memory_total_mb: Given<u32> [Whole(1, MOST)], "the memory of the machine";
-    }
-    not_yet {
-        "enabled" [hint("the agent is always a client")];
-        "meta" [hint("write meta at the top")];
-        "reserved" [hint("give the totals without it: memory_total_mb, cpu_total_compute")];
-        "gc_interval" [hint("write gc { interval = … }")];
-        "gc_max_allocs" [hint("write gc { max_allocs = … }")];
-        "state_dir"; "alloc_dir"; "servers"; "node_class"; "node_pool"; "options"; "host_volume";
-        "host_network"; "network_interface"; "chroot_env"; "max_kill_timeout";
-        "disk_total_mb"; "cpu_disable_dmidecode"; "server_join"; "artifact"; "template"; "drain_on_shutdown";
-    }
 }
 
 keys! {
@@ -299,6 +285,11 @@ pub fn agent_config(input: &[u8], file: &Path) -> Result<AgentConfig, Diagnostic
 
 fn agent(file: Block, cx: &mut Context<'_>) -> AgentConfig {
     let keys = AgentKeys::read(file, cx);
+    let tls = keys.tls.and_then(|block| tls(block, cx));
+    let (client, cluster, mut meta) =
+        client(keys.client.unwrap_or_default(), keys.region.filled(cx), tls, cx);
+    // One key in both places is the top's.
+    meta.extend(keys.meta);
     AgentConfig {
         node_name: keys.name.filled(cx),
         datacenter: keys.datacenter.filled(cx),
@@ -309,9 +300,10 @@ fn agent(file: Block, cx: &mut Context<'_>) -> AgentConfig {
         device_stats_interval: keys.device_stats_interval.value,
         gc: keys.gc.unwrap_or_default().over(GcConfig::default()),
         wasm_worker: keys.wasm_worker.unwrap_or_default().over(WasmWorkerConfig::default()),
-        client: keys.client.unwrap_or_default().over(ClientConfig::default()),
+        client,
+        cluster,
         wasm: keys.wasm.unwrap_or_default().over(WasmConfig::default()),
-        node_meta: keys.meta,
+        node_meta: meta,
         trust: keys.trust.map(|block| trust(block, cx)).unwrap_or_default(),
         registries: registries(keys.registries, cx),
         plugins: plugins(keys.plugins, cx),

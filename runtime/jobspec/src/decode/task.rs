@@ -146,6 +146,7 @@ pub(super) fn task(
         logs: keys.logs.unwrap_or_default().over(LogConfig::default()),
         user: keys.user.value.filter(|user| !user.is_empty()),
         shutdown_delay: keys.shutdown_delay.value.filter(|delay| !delay.is_zero()),
+        payload: None,
     })
 }
 

@@ -207,6 +207,17 @@ impl AllocDir {
         Ok(Dir::from_std_file(logs.into()))
     }
 
+    /// A task's own directory, `local`, in the same way.
+    ///
+    /// # Errors
+    /// [`AllocDirError::NotDirectory`] when the task put a link in its place.
+    pub fn local_dir(&self, task: &TaskName) -> Result<Dir, AllocDirError> {
+        let paths = self.task(task);
+        let dir = open_child(self.dir.as_fd(), task.as_str(), &paths.path)?;
+        let local = open_child(dir.as_fd(), "local", &paths.local)?;
+        Ok(Dir::from_std_file(local.into()))
+    }
+
     /// Make the directories of a task. What is there already stays; modes are put right.
     ///
     /// # Errors

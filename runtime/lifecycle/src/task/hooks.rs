@@ -1,7 +1,7 @@
 //! What happens around the runs of a task, in a fixed order.
 //!
 //! ```text
-//!   before each run   driver ─► dir ─► logs ─► devices ─► config     first error stops
+//!   before each run   driver ─► dir ─► payload ─► logs ─► devices ─► config     first error stops
 //!   after each run    exited, all of them, whatever one says
 //!   at the end        stop, all of them; idempotent
 //! ```
@@ -14,6 +14,7 @@ mod devices;
 mod dir;
 mod driver;
 mod logs;
+mod payload;
 
 use std::path::PathBuf;
 use std::sync::{Arc, LazyLock};
@@ -172,6 +173,7 @@ pub fn standard() -> Vec<Arc<dyn TaskHook>> {
         vec![
             Arc::new(driver::DriverHook),
             Arc::new(dir::DirHook),
+            Arc::new(payload::PayloadHook),
             Arc::new(logs::LogsHook),
             Arc::new(devices::DevicesHook),
             Arc::new(config::ConfigHook),

@@ -31,6 +31,8 @@ pub const CLUSTER_UPDATES_PER_CALL: usize = 500;
 pub const CLUSTER_BLOCK_WALL: Duration = Duration::from_secs(300);
 /// How much longer than that an answer may take: servers add up to a sixteenth of the time.
 pub const CLUSTER_BLOCK_GRACE: Duration = Duration::from_secs(40);
+/// What a job may be dispatched with, bytes: as much as servers take.
+pub const DISPATCH_PAYLOAD_BYTES_MAX: usize = 16 * 1024;
 /// First pause after a call that failed; it doubles.
 pub const CLUSTER_RETRY_FIRST: Duration = Duration::from_millis(500);
 /// Longest such pause: as a server that comes back is to be found soon, and a thousand nodes must not ask

@@ -240,6 +240,7 @@ pub(crate) fn job(name: &str, act: &Act) -> Option<Job> {
         logs: LogConfig::default(),
         user: None,
         shutdown_delay: None,
+        payload: None,
     };
     let before = Task {
         name: TaskName::new(PREPARES).ok()?,

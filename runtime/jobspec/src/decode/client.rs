@@ -1,0 +1,107 @@
+//! What the configuration says of the node and of the cluster it is in: the `client` and `tls` blocks.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use crate::keys::Bounds::Whole;
+use crate::keys::{Context, Given, MOST, Texts, hint, keys};
+use ostler_model::config::{ClientConfig, ClusterConfig, TlsConfig};
+use ostler_model::limits::CLUSTER_SERVERS_MAX;
+use ostler_model::server_address::ServerAddress;
+
+keys! {
+    struct ClientKeys: "client" {
+        /// MHz of processor time that jobs may reserve together.
+        cpu_total_compute: Given<u32> [Whole(1, MOST)], "cores times frequency";
+        /// MiB of memory that jobs may reserve together.
+        memory_total_mb: Given<u32> [Whole(1, MOST)], "the memory of the machine";
+        /// Servers of the cluster that this is a node of, `HOST[:PORT]`, with `ostler agent`.
+        servers: Texts, "none; the agent keeps jobs of its own";
+        /// Class of the node, for constraints of jobs.
+        node_class: Given<String>, "none";
+        /// Pool of the node in the cluster; servers before 1.6 know none.
+        node_pool: Given<String>, "the servers'";
+        /// What `${meta.…}` stands for on this node, as `meta` at the top.
+        meta: BTreeMap<String, String>;
+        /// An agent is always a client.
+        enabled: Given<bool>, "`true`";
+    }
+    not_yet {
+        "reserved" [hint("give the totals without it: memory_total_mb, cpu_total_compute")];
+        "gc_interval" [hint("write gc { interval = … }")];
+        "gc_max_allocs" [hint("write gc { max_allocs = … }")];
+        "state_dir"; "alloc_dir"; "options"; "host_volume";
+        "host_network"; "network_interface"; "chroot_env"; "max_kill_timeout";
+        "disk_total_mb"; "cpu_disable_dmidecode"; "server_join" [hint("write servers = […]")]; "artifact";
+        "template"; "drain_on_shutdown";
+    }
+}
+
+keys! {
+    struct TlsKeys: "tls" {
+        /// Servers are spoken to with TLS.
+        rpc: Given<bool>, "`true`";
+        /// The authorities (PEM) that vouch for servers.
+        ca_file: Given<PathBuf> => (
+            "tls needs a ca_file: the authorities that vouch for servers",
+            "tls needs a ca_file: the authorities that vouch for servers"
+        );
+        /// This node's certificate (PEM), for servers that ask for one.
+        cert_file: Given<PathBuf>, "none";
+        /// The key of the certificate (PEM).
+        key_file: Given<PathBuf>, "none";
+        /// Must a server's certificate name `server.REGION.nomad`? Nomad's default is `false`.
+        verify_server_hostname: Given<bool>, "`true`";
+    }
+    not_yet {
+        "http" [hint("the API is a socket that only its user can open")];
+        "rpc_upgrade_mode"; "verify_https_client"; "tls_cipher_suites"; "tls_min_version";
+        "tls_prefer_server_cipher_suites";
+    }
+}
+
+/// What the node has to give, and the meta of its `client` block.
+pub(super) fn client(
+    keys: ClientKeys,
+    region: Option<String>,
+    tls: Option<TlsConfig>,
+    cx: &mut Context<'_>,
+) -> (ClientConfig, ClusterConfig, BTreeMap<String, String>) {
+    if keys.enabled.value == Some(false) {
+        cx.error(keys.enabled.at, "enabled = false has no effect: an agent is always a client");
+    }
+    let at = keys.servers.at;
+    let mut servers = Vec::new();
+    for (text, at) in keys.servers.value.into_iter().flatten() {
+        match text.parse::<ServerAddress>() {
+            Ok(server) => servers.push(server),
+            Err(error) => cx.error(at, error.to_string()),
+        }
+    }
+    if servers.len() > CLUSTER_SERVERS_MAX {
+        let many = servers.len();
+        cx.error(at, format!("servers names {many}; give at most {CLUSTER_SERVERS_MAX}"));
+    }
+    let (cpu_total_compute, memory_total_mb) =
+        (keys.cpu_total_compute.value, keys.memory_total_mb.value);
+    let (node_class, node_pool) = (keys.node_class.filled(cx), keys.node_pool.filled(cx));
+    let cluster = ClusterConfig { servers, region, node_class, node_pool, tls };
+    (ClientConfig { cpu_total_compute, memory_total_mb }, cluster, keys.meta)
+}
+
+pub(super) fn tls(keys: TlsKeys, cx: &mut Context<'_>) -> Option<TlsConfig> {
+    if keys.rpc.value == Some(false) {
+        cx.error(keys.rpc.at, "rpc = false: leave the tls block out to speak to servers without it");
+    }
+    let at = keys.at;
+    let own = match (keys.cert_file.value, keys.key_file.value) {
+        (Some(certificate), Some(key)) => Some((certificate, key)),
+        (None, None) => None,
+        _ => {
+            cx.error(at, "cert_file and key_file belong together: give both or none");
+            None
+        }
+    };
+    let verify_server_hostname = keys.verify_server_hostname.value.unwrap_or(true);
+    Some(TlsConfig { ca_file: keys.ca_file.value?, own, verify_server_hostname })
+}

@@ -1,0 +1,79 @@
+//! Writes what the job was dispatched with into the task's directory.
+
+use super::{HookError, Preparation, TaskHook};
+use crate::alloc::dir::{AllocDir, AllocDirError};
+use crate::task::TaskScope;
+use ostler_model::clock;
+use ostler_model::job::TaskPayload;
+use ostler_model::ports::BoxFuture;
+
+pub(super) struct PayloadHook;
+
+impl TaskHook for PayloadHook {
+    fn name(&self) -> &'static str {
+        "dispatch_payload"
+    }
+
+    fn prestart<'a>(
+        &'a self,
+        scope: &'a TaskScope,
+        preparation: &'a mut Preparation,
+    ) -> BoxFuture<'a, Result<(), HookError>> {
+        Box::pin(async move {
+            let Some(payload) = scope.task.payload.clone().filter(|_| !preparation.goes_on) else {
+                return Ok(());
+            };
+            let (root, id, task) =
+                (scope.alloc_root.clone(), scope.allocation.id, scope.task.name.clone());
+            let written = clock::blocking(move || {
+                let dir = AllocDir::open(&root, id)?;
+                write(&dir.local_dir(&task)?, &payload).map_err(|source| AllocDirError::Io {
+                    action: "write",
+                    path: dir.task(&task).local.join(&payload.file),
+                    source,
+                })
+            });
+            written.await.map_err(HookError::passing)?.map_err(|error| HookError::on_disk(&error))
+        })
+    }
+}
+
+/// A run before may have put anything in its place; no path leads out of the directory.
+fn write(local: &cap_std::fs::Dir, payload: &TaskPayload) -> std::io::Result<()> {
+    let path = std::path::Path::new(&payload.file);
+    if let Some(parent) = path.parent().filter(|parent| !parent.as_os_str().is_empty()) {
+        local.create_dir_all(parent)?;
+    }
+    match local.remove_file(path) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(error),
+        _ => {}
+    }
+    local.write(path, &payload.bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "tests")]
+
+    use super::*;
+
+    #[test]
+    fn a_payload_is_written_where_it_belongs_and_never_through_a_link() {
+        let dir = tempfile::tempdir().unwrap();
+        let (inside, outside) = (dir.path().join("local"), dir.path().join("outside"));
+        std::fs::create_dir(&inside).unwrap();
+        std::fs::write(&outside, "kept").unwrap();
+        let local = cap_std::fs::Dir::open_ambient_dir(&inside, cap_std::ambient_authority());
+        let local = local.unwrap();
+        let payload = |file: &str| TaskPayload { file: file.to_owned(), bytes: b"new".to_vec() };
+        write(&local, &payload("a/b.json")).unwrap();
+        assert_eq!(std::fs::read(inside.join("a/b.json")).unwrap(), b"new");
+        std::os::unix::fs::symlink(&outside, inside.join("link")).unwrap();
+        write(&local, &payload("link")).unwrap();
+        assert_eq!(std::fs::read(inside.join("link")).unwrap(), b"new");
+        std::os::unix::fs::symlink(dir.path(), inside.join("up")).unwrap();
+        write(&local, &payload("up/outside")).unwrap_err();
+        write(&local, &payload("../outside")).unwrap_err();
+        assert_eq!(std::fs::read(&outside).unwrap(), b"kept");
+    }
+}
