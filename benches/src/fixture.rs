@@ -263,6 +263,7 @@ fn job(number: u64) -> Job {
             max_run_duration: None,
         }],
         source_dir: Some(PathBuf::from("/srv/jobs/storefront")),
+        parent: None,
     }
 }
 
@@ -291,6 +292,7 @@ fn task(name: &str, driver: &str, config_text: &str, env: &[(&str, &str)]) -> Ta
         logs: LogConfig::default(),
         user: Some("www-data".to_owned()),
         shutdown_delay: None,
+        payload: None,
     }
 }
 

@@ -23,6 +23,7 @@ mod drain;
 mod error;
 mod evaluations;
 mod fs;
+mod fs_stream;
 mod host;
 mod index;
 mod jobs;

@@ -231,7 +231,10 @@ fn job(wanted: &Value, deployed: bool) -> Result<Job, AssignedError> {
         let all: Vec<_> = wrong.iter().map(|one| one.message.clone()).collect();
         AssignedError::Job(all.join("; "))
     })?;
-    let mut job = Job { namespace, ..job };
+    let parent = field(wanted, "ParentID").and_then(text).filter(|id| !id.is_empty());
+    let parent = parent.map(str::parse).transpose();
+    let parent = parent.map_err(|_| AssignedError::Field("Job.ParentID"))?;
+    let mut job = Job { namespace, parent, ..job };
     for group in job.groups.iter_mut().filter(|_| !deployed) {
         // A service has a policy of its own accord.
         group.health = None;

@@ -115,8 +115,13 @@ fn every_type_of_job_is_read_and_an_id_that_is_no_name_here_is_named() {
         allocation(&alloc).unwrap();
     }
     let id = "rec/periodic-1795493560";
-    let error = allocation(&changed(&["Job", "ID"], id.into())).unwrap_err().to_string();
-    assert!(error.contains(id), "{error}");
+    let mut alloc = changed(&["Job", "ID"], id.into());
+    with(&mut alloc, &["Job", "ParentID"], "rec".into());
+    let job = allocation(&alloc).unwrap().job;
+    assert_eq!((job.id.as_str(), job.parent.as_ref().unwrap().as_str()), (id, "rec"));
+    with(&mut alloc, &["Job", "ID"], "re c".into());
+    let error = allocation(&alloc).unwrap_err().to_string();
+    assert!(error.contains("re c"), "{error}");
 }
 
 #[test]

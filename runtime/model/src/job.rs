@@ -60,6 +60,8 @@ pub struct Job {
     pub groups: Vec<TaskGroup>,
     /// Directory of the job file, for `${job.dir}`; absent for jobs that came by the API.
     pub source_dir: Option<PathBuf>,
+    /// The periodic or parameterised job that servers made this one of.
+    pub parent: Option<JobId>,
 }
 
 impl Job {

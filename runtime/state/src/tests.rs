@@ -146,6 +146,7 @@ fn allocation(id: AllocId) -> Allocation {
             max_run_duration: None,
         }],
         source_dir: Some("/jobs".into()),
+        parent: None,
     };
     let gpu = GroupKey { vendor: "nvidia".into(), kind: "gpu".into(), name: "A/B".into() };
     Allocation {

@@ -117,6 +117,7 @@ pub fn job(name: &str, kind: JobKind, groups: Vec<TaskGroup>) -> Result<Job, Nam
         constraints: Vec::new(),
         groups,
         source_dir: None,
+        parent: None,
     })
 }
 

@@ -33,6 +33,9 @@ pub struct Frame<'a> {
     pub file: Text<'a>,
     /// Where they end in it.
     pub offset: u64,
+    /// What became of the file: `file truncated`, `file deleted`.
+    #[serde(skip_serializing_if = "str::is_empty")]
+    pub file_event: Text<'a>,
     /// Ours: bytes lost to pruning before them.
     #[serde(skip_serializing_if = "is_zero")]
     pub skipped: u64,

@@ -145,17 +145,14 @@ pub(super) async fn read_at(Asked { api, id, params }: Asked) -> Result<Response
     send(&api, &id, &params, offset, limit).await
 }
 
-/// A part of a file; what is appended while it is sent is not part of it.
-async fn send(
+/// A plain file, open, and its length.
+pub(super) async fn open(
     api: &Api,
     id: &str,
     params: &Params,
-    offset: u64,
-    limit: Option<u64>,
-) -> Result<Response, Failure> {
+) -> Result<(std::fs::File, u64), Failure> {
     params.required("path")?;
-    let place = place(api)?;
-    let part = in_dir(api, id, inside(params), move |dir, path| {
+    let open = in_dir(api, id, inside(params), |dir, path| {
         let mut options = OpenOptions::new();
         // A pipe without a writer would hold the open up.
         options.read(true).custom_flags(libc::O_NONBLOCK);
@@ -164,10 +161,25 @@ async fn send(
         if !metadata.is_file() {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, "not a plain file"));
         }
-        let rest = metadata.len().saturating_sub(offset);
-        Ok(Part { file: Arc::new(file), offset, left: limit.map_or(rest, |l| l.min(rest)), place })
+        Ok((file, metadata.len()))
     });
-    let body = Body::from_stream(stream::unfold(part.await?, Part::next));
+    open.await
+}
+
+/// A part of a file; what is appended while it is sent is not part of it.
+async fn send(
+    api: &Api,
+    id: &str,
+    params: &Params,
+    offset: u64,
+    limit: Option<u64>,
+) -> Result<Response, Failure> {
+    let place = place(api)?;
+    let (file, length) = open(api, id, params).await?;
+    let rest = length.saturating_sub(offset);
+    let left = limit.map_or(rest, |limit| limit.min(rest));
+    let part = Part { file: Arc::new(file), offset, left, place };
+    let body = Body::from_stream(stream::unfold(part, Part::next));
     let headers =
         [("content-type", "text/plain; charset=utf-8"), ("x-content-type-options", "nosniff")];
     Ok((headers, body).into_response())

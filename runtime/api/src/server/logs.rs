@@ -201,6 +201,7 @@ impl Frames {
             data: STANDARD.encode(&chunk.bytes).into(),
             file: format!("alloc/logs/{name}").into(),
             offset,
+            file_event: "".into(),
             skipped: chunk.skipped_bytes,
         };
         serde_json::to_vec(&frame).ok().map(Bytes::from)

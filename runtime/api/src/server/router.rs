@@ -19,7 +19,7 @@ use super::error::Failure;
 use super::host::Cores;
 use super::index::Table;
 use super::params::Params;
-use super::{agent, allocs, client, evaluations, fs, host, jobs, json, logs, nodes, plugins};
+use super::{agent, allocs, client, evaluations, fs, fs_stream, host, jobs, json, logs, nodes, plugins};
 use ostler_agent::AgentHandle;
 use ostler_model::clock::{self, Clock};
 use ostler_model::ids::{AllocId, JobId};
@@ -119,6 +119,7 @@ pub(super) fn router(api: Arc<Api>) -> Router {
         .route("/v1/client/fs/stat/{id}", get(fs::stat))
         .route("/v1/client/fs/cat/{id}", get(fs::cat))
         .route("/v1/client/fs/readat/{id}", get(fs::read_at))
+        .route("/v1/client/fs/stream/{id}", get(fs_stream::read))
         .route("/v1/node/{id}/allocations", get(allocs::of_node))
         .route("/v1/system/gc", put(agent::collect).post(agent::collect))
         .route("/v1/metrics", get(agent::metrics));

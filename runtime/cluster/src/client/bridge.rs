@@ -90,6 +90,14 @@ fn streamed(method: &str, body: &Value) -> Option<String> {
             let limit = if limit > 0 { format!("&limit={limit}") } else { String::new() };
             Some(format!("/v1/client/fs/readat/{alloc}?path={path}&offset={offset}{limit}"))
         }
+        "FileSystem.Stream" => {
+            let (path, limit) = (given(body, "Path"), number("Limit"));
+            let (follow, plain) = (flag("Follow"), flag("PlainText"));
+            Some(format!(
+                "/v1/client/fs/stream/{alloc}?path={path}&offset={offset}&origin={origin}\
+                 &limit={limit}&follow={follow}&plain={plain}"
+            ))
+        }
         _ => None,
     }
 }
@@ -112,8 +120,7 @@ pub(super) async fn stream(agent: &AgentHandle, mut stream: Stream) -> io::Resul
     }
     let request = value(&mut stream, &mut reader).await?;
     let Some(path) = streamed(&method, &request) else {
-        let why = "this node follows logs, and reads files; it does not follow files yet";
-        send(&mut stream, &wrapped(Err((why.to_owned(), 400)))).await?;
+        send(&mut stream, &wrapped(Err((asked::not_done(&method), 400)))).await?;
         return stream.close().await;
     };
     let mut pieces = match api(agent).pieces(&path).await {

@@ -118,6 +118,7 @@ pub(crate) fn job(mut block: Block, dir: Option<PathBuf>, cx: &mut Context<'_>) 
         constraints,
         groups,
         source_dir: keys.source_dir.value.or(dir),
+        parent: None,
     })
 }
 

@@ -259,6 +259,9 @@ fn add_identity(vars: &mut BTreeMap<String, String>, input: &EnvInput<'_>, group
     set("TASK_NAME", task.name.to_string());
     set("GROUP_NAME", group.name.to_string());
     set("JOB_ID", alloc.job.id.to_string());
+    if let Some(parent) = &alloc.job.parent {
+        set("JOB_PARENT_ID", parent.to_string());
+    }
     set("JOB_NAME", alloc.job.name.clone());
     set("NAMESPACE", alloc.job.namespace.clone());
     set("DC", node.datacenter.clone());

@@ -46,6 +46,7 @@ fn alloc(tasks: Vec<Task>) -> Allocation {
         constraints: Vec::new(),
         groups: vec![group],
         source_dir: Some("/jobs".into()),
+        parent: None,
     };
     Allocation {
         id: "6f1f8e4e-0f5c-4f7e-9a51-2f8b8f0c3c11".parse().unwrap(),

@@ -40,6 +40,8 @@ pub const API_WAIT_MAX: Duration = Duration::from_secs(10 * 60);
 pub const API_LOOK_INTERVAL: Duration = Duration::from_millis(20);
 /// Silence in a stream of frames after which an empty one is sent; Nomad's interval.
 pub const API_HEARTBEAT: Duration = Duration::from_secs(1);
+/// From one look at a file that is followed to the next; Nomad's interval.
+pub const API_FILE_PACE: Duration = Duration::from_millis(250);
 /// Longest that a write to a client may make no progress: a reader that does not read gives up its
 /// connection, and a stream its place and its open files.
 pub const API_WRITE_WALL_MAX: Duration = Duration::from_secs(30);

@@ -274,5 +274,6 @@ pub(crate) fn job(name: &str, act: &Act) -> Option<Job> {
         constraints: Vec::new(),
         groups: vec![group],
         source_dir: None,
+        parent: None,
     })
 }
