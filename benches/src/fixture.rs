@@ -230,6 +230,7 @@ fn allocation(number: u64) -> Allocation {
         create_index: 1,
         job_version: 0,
         previous: None,
+        deployment: None,
         desired_description: String::new(),
     }
 }

@@ -51,7 +51,8 @@ fn ask(args: &JoinCheckArgs) -> Result<JoinAsk, Stop> {
     let config = input::config(args.config.as_deref()).map_err(StartError::Input)?;
     let cluster = args.to.over(config.cluster);
     if cluster.servers.is_empty() {
-        let why = "no server is named: give --servers, or a configuration with client { servers = […] }";
+        let why =
+            "no server is named: give --servers, or a configuration with client { servers = […] }";
         return Err(Stop::Wrong(why.to_owned()));
     }
     let datacenter = args.datacenter.clone().or(config.datacenter);

@@ -13,7 +13,7 @@ use std::path::{Component, Path};
 use std::sync::Arc;
 
 use ostler_jobspec::Syntax;
-use ostler_model::alloc::{Allocation, DesiredStatus};
+use ostler_model::alloc::{AllocDeployment, Allocation, DesiredStatus};
 use ostler_model::device::GroupKey;
 use ostler_model::ids::{AllocId, GroupName, TaskName};
 use ostler_model::job::{Job, TaskPayload};
@@ -99,8 +99,8 @@ pub fn allocation(alloc: &Value) -> Result<Allocation, AssignedError> {
         text_of(alloc, "TaskGroup")?.parse().map_err(|_| AssignedError::Field("TaskGroup"))?;
     let wanted = field(alloc, "Job").ok_or(AssignedError::Field("Job"))?;
     // Only a deployment asks whether it is healthy.
-    let deployed = field(alloc, "DeploymentID").and_then(text).is_some_and(|id| !id.is_empty());
-    let job = job(wanted, deployed)?;
+    let deployment = field(alloc, "DeploymentID").and_then(text).filter(|id| !id.is_empty());
+    let job = job(wanted, deployment.is_some())?;
     if job.group(&group).is_none() {
         return Err(AssignedError::Group(group));
     }
@@ -114,14 +114,15 @@ pub fn allocation(alloc: &Value) -> Result<Allocation, AssignedError> {
     let previous = previous.filter(|id| !id.is_empty()).map(str::parse).transpose();
     let number = |name| field(alloc, name).and_then(Value::as_u64);
     let described = field(alloc, "DesiredDescription").and_then(text);
+    let created_at = number("CreateTime").ok_or(AssignedError::Field("CreateTime"))?;
+    // An allocation that is kept gets into a deployment by a change.
+    let deployed_at = Timestamp::from_nanos(number("ModifyTime").unwrap_or(created_at));
     Ok(Allocation {
         id,
         index: index_of(&name).ok_or(AssignedError::Field("Name"))?,
         name,
         group,
-        created_at: Timestamp::from_nanos(
-            number("CreateTime").ok_or(AssignedError::Field("CreateTime"))?,
-        ),
+        created_at: Timestamp::from_nanos(created_at),
         desired,
         ports: ports(resources)?,
         devices: devices(resources)?,
@@ -132,6 +133,7 @@ pub fn allocation(alloc: &Value) -> Result<Allocation, AssignedError> {
             .ok_or(AssignedError::Field("Job.Version"))?,
         previous: previous.map_err(|_| AssignedError::Field("PreviousAllocation"))?,
         desired_description: described.unwrap_or_default().to_owned(),
+        deployment: deployment.map(|id| AllocDeployment { id: id.into(), since: deployed_at }),
         job: Arc::new(job),
     })
 }

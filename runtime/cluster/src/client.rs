@@ -27,10 +27,10 @@ use ostler_model::rng::Rng;
 use tokio::sync::{Notify, mpsc, watch};
 use tokio_util::sync::CancellationToken;
 
-use ostler_model::server_address::ServerAddress;
 use super::tls::ServerTls;
 use super::updates::AllocUpdates;
 use links::Links;
+use ostler_model::server_address::ServerAddress;
 
 /// How a node joins.
 #[derive(Clone, Debug)]

@@ -13,9 +13,9 @@ use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio_util::compat::TokioAsyncReadCompatExt;
 
-use ostler_model::server_address::ServerAddress;
 use super::session::{Arrivals, MULTIPLEX, Session};
 use super::tls::ServerTls;
+use ostler_model::server_address::ServerAddress;
 
 /// First byte of a connection: TLS follows.
 pub const TLS: u8 = 4;

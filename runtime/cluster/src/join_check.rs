@@ -15,7 +15,6 @@ use ostler_model::limits::CLUSTER_ANSWER_BYTES_MAX;
 use ostler_model::rng::Rng;
 use serde::Serialize;
 
-use ostler_model::server_address::ServerAddress;
 use super::caller::{Caller, ServerCallError};
 use super::dial::{self, DialError};
 use super::msgpack::Value;
@@ -23,6 +22,7 @@ use super::rpc::map;
 use super::servers::{NodeStatus, ServerCalls};
 use super::session::Session;
 use super::tls::ServerTls;
+use ostler_model::server_address::ServerAddress;
 
 /// What is to be checked.
 #[derive(Clone, Debug)]

@@ -11,10 +11,10 @@ use ostler_model::ids::{AllocId, NodeId};
 use ostler_model::limits::{CLUSTER_BLOCK_GRACE, CLUSTER_BLOCK_WALL};
 use ostler_model::time::Timestamp;
 
-use ostler_model::server_address::ServerAddress;
 use super::caller::{Caller, ServerCallError};
 use super::msgpack::Value;
 use super::rpc::{field, map, text};
+use ostler_model::server_address::ServerAddress;
 
 /// How a node is, as servers call it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -287,6 +287,7 @@ fn job() -> impl Strategy<Value = Job> {
         constraints,
         groups: vec![group],
         source_dir,
+        parent: None,
     })
 }
 

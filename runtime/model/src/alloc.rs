@@ -56,9 +56,26 @@ pub struct Allocation {
     pub previous: Option<AllocId>,
     /// Why `desired` is what it is; empty for an allocation that is to run.
     pub desired_description: String,
+    /// The servers' deployment that it is judged for; absent for jobs of the node's own.
+    pub deployment: Option<AllocDeployment>,
+}
+
+/// A deployment of servers, and since when an allocation belongs to it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AllocDeployment {
+    /// Its id at the servers.
+    pub id: Box<str>,
+    /// Its deadlines count from here.
+    pub since: Timestamp,
 }
 
 impl Allocation {
+    /// The deployment that a verdict on its health is for.
+    #[must_use]
+    pub fn deployment_id(&self) -> Option<&str> {
+        self.deployment.as_ref().map(|deployment| &*deployment.id)
+    }
+
     /// The task group this is an instance of.
     #[must_use]
     pub fn task_group(&self) -> Option<&TaskGroup> {

@@ -113,7 +113,7 @@ pub enum JobOrigin {
     Run,
 }
 
-/// The verdict on an allocation that belongs to a deployment. Given once, never taken back: it must
+/// The verdict on an allocation that belongs to a deployment. Given once for each, never taken back: it must
 /// survive a restart, or the allocation would be judged a second time from a fresh clock.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DeploymentStatus {
@@ -126,6 +126,8 @@ pub struct DeploymentStatus {
     /// Index of the update that last changed it at whoever placed the allocation; 0 when only the
     /// node knows it.
     pub modify_index: u64,
+    /// The servers' deployment that it is for; absent where no server asked.
+    pub deployment: Option<Box<str>>,
 }
 
 impl DeploymentStatus {

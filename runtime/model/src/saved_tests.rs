@@ -28,6 +28,7 @@ fn deployment() -> DeploymentStatus {
         changed_at: Some(Timestamp::from_nanos(5)),
         canary: true,
         modify_index: 9,
+        deployment: None,
     }
 }
 
@@ -56,6 +57,7 @@ fn job_record() -> JobRecord {
         constraints: Vec::new(),
         groups: Vec::new(),
         source_dir: Some("/jobs".into()),
+        parent: None,
     };
     JobRecord {
         job: Arc::new(job),

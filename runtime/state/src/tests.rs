@@ -119,6 +119,7 @@ fn allocation(id: AllocId) -> Allocation {
         logs: LogConfig::default(),
         user: Some("nobody".to_owned()),
         shutdown_delay: Some(Duration::from_secs(1)),
+        payload: None,
     };
     let group = GroupName::new("cache").unwrap();
     let job = Job {
@@ -171,6 +172,7 @@ fn allocation(id: AllocId) -> Allocation {
         create_index: 1,
         job_version: 0,
         previous: None,
+        deployment: None,
         desired_description: String::new(),
     }
 }

@@ -163,6 +163,7 @@ pub fn allocation(kind: JobKind, tasks: Vec<Task>, rng: &Rng) -> Result<Allocati
         create_index: 1,
         job_version: 0,
         previous: None,
+        deployment: None,
         desired_description: String::new(),
     })
 }

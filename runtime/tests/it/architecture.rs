@@ -136,7 +136,6 @@ const NOTHING: [String; 0] = [];
 const PURE: &[&str] = &[
     "agent/held/decide.rs",
     "agent/upgrade/step.rs",
-    "cluster/address.rs",
     "cluster/assigned.rs",
     "cluster/described.rs",
     "cluster/go_time.rs",

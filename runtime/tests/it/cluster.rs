@@ -20,6 +20,7 @@ use crate::support::system::{eventually, runs};
 /// What a server (v1.0.18) answered to `Alloc.GetAllocs`.
 const RECORDED: &[u8] = include_bytes!("../../cluster/fixtures/get-allocs.bin");
 
+/// A node that runs programs.
 const CONFIG: &str = "name = \"box\"\nplugin \"raw_exec\" {\n  enabled = true\n}\n";
 
 /// What the double is asked and answers.
@@ -162,9 +163,9 @@ fn recorded() -> Value {
     field(&answer, "Allocs").and_then(Value::as_array).unwrap()[0].clone()
 }
 
-async fn joined(home: Home, port: u16) -> AgentProcess {
+pub(crate) async fn joined(home: Home, port: u16, text: &str) -> AgentProcess {
     let config = home.path().join("agent.hcl");
-    std::fs::write(&config, CONFIG).unwrap();
+    std::fs::write(&config, text).unwrap();
     let server = format!("127.0.0.1:{port}");
     AgentProcess::start_in(home, &["--config", config.to_str().unwrap(), "--servers", &server])
         .await
@@ -175,7 +176,7 @@ async fn a_node_runs_what_a_server_places_and_tells_it_once_over_its_own_kill() 
     let double = Double::default();
     let port = double.start().await;
     let id = double.put(&[]);
-    let agent = joined(Home::new(), port).await;
+    let agent = joined(Home::new(), port, CONFIG).await;
     eventually("it is told to run", || double.told(&id) == "running").await;
     assert_eq!(double.book().registered.len(), 1);
     let secret = |node: &Value| field(node, "SecretID").and_then(text).unwrap().to_owned();
@@ -185,7 +186,7 @@ async fn a_node_runs_what_a_server_places_and_tells_it_once_over_its_own_kill() 
     agent.signal(Signal::KILL);
     let (_, home) = agent.ended().await;
     let beats = double.book().beats;
-    let agent = joined(home, port).await;
+    let agent = joined(home, port, CONFIG).await;
     eventually("it beats again", || double.book().beats > beats + 1).await;
     assert_eq!(secret(&double.book().registered[1]), first, "the same node");
     assert_eq!(double.told(&id), "running", "its task went on");
@@ -215,7 +216,7 @@ async fn what_a_node_cannot_run_fails_with_the_reason_and_harms_no_other() {
     let broken = "00000000-0000-4000-8000-000000000003";
     let job = map([("ID", "x".into()), ("Namespace", "default".into())]);
     double.put(&[("ID", broken.into()), ("Job", job)]);
-    let _agent = joined(Home::new(), port).await;
+    let _agent = joined(Home::new(), port, CONFIG).await;
     eventually("it fails", || double.told(broken) == "failed").await;
     double.put(&[("ID", other.into())]);
     eventually("the other runs", || double.told(other) == "running").await;
@@ -227,7 +228,7 @@ async fn what_a_follower_lacks_is_asked_for_again_and_what_is_held_is_waited_for
     let port = double.start().await;
     double.book().lacks = 2;
     let first = double.put(&[]);
-    let _agent = joined(Home::new(), port).await;
+    let _agent = joined(Home::new(), port, CONFIG).await;
     eventually("it runs although it was not there at first", || double.told(&first) == "running")
         .await;
     // The same port on the same node: it is the first one's until that has ended.
@@ -245,7 +246,7 @@ async fn what_a_follower_lacks_is_asked_for_again_and_what_is_held_is_waited_for
 #[tokio::test]
 async fn a_joined_node_refuses_jobs_of_its_own_and_needs_a_place_for_what_it_is() {
     // Nobody listens there: what is refused is refused without a server too.
-    let agent = joined(Home::new(), 9).await;
+    let agent = joined(Home::new(), 9, CONFIG).await;
     let task = crate::support::jobs::shell("t", "true", "");
     let refused = agent.run(&crate::support::jobs::batch(&task)).await;
     refused.said(3, &["its servers say what runs on it"]);
@@ -270,7 +271,7 @@ async fn stock_servers_take_a_node_and_forget_it_again() {
 #[tokio::test]
 async fn stock_servers_run_update_and_stop_a_job_on_a_node_that_is_killed_between() {
     let Some(server) = NomadServer::start().await else { return };
-    let agent = joined(Home::new(), server.rpc).await;
+    let agent = joined(Home::new(), server.rpc, CONFIG).await;
     let ready = |nodes: &serde_json::Value| nodes[0]["Status"] == "ready";
     server.until("a ready node", "/v1/nodes", ready).await;
     let pid_file = agent.data.path().join("pid");
@@ -304,7 +305,7 @@ async fn stock_servers_run_update_and_stop_a_job_on_a_node_that_is_killed_betwee
     agent.signal(Signal::KILL);
     let (_, home) = agent.ended().await;
     assert!(runs(pid), "a task outlives its agent");
-    let agent = joined(home, server.rpc).await;
+    let agent = joined(home, server.rpc, CONFIG).await;
     server.until("a ready node", "/v1/nodes", ready).await;
     assert!(runs(pid), "and the next agent takes it over");
     let nodes = server.get("/v1/nodes").await.unwrap();

@@ -19,7 +19,9 @@ use super::error::Failure;
 use super::host::Cores;
 use super::index::Table;
 use super::params::Params;
-use super::{agent, allocs, client, evaluations, fs, fs_stream, host, jobs, json, logs, nodes, plugins};
+use super::{
+    agent, allocs, client, evaluations, fs, fs_stream, host, jobs, json, logs, nodes, plugins,
+};
 use ostler_agent::AgentHandle;
 use ostler_model::clock::{self, Clock};
 use ostler_model::ids::{AllocId, JobId};

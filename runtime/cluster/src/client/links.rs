@@ -15,11 +15,11 @@ use ostler_model::limits::{
 use tokio::sync::mpsc;
 
 use super::ClusterOptions;
-use ostler_model::server_address::ServerAddress;
 use crate::caller::Caller;
 use crate::dial::{self, DialError, Socket};
 use crate::servers::ServerCalls;
 use crate::session::{Arrivals, Session};
+use ostler_model::server_address::ServerAddress;
 
 /// Who calls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

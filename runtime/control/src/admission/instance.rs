@@ -48,6 +48,7 @@ impl Instance<'_> {
             create_index: 1,
             job_version: 0,
             previous: None,
+            deployment: None,
             desired_description: String::new(),
         }
     }

@@ -250,9 +250,9 @@ impl Entering {
         if over || old.desired == DesiredStatus::Stop || alloc.job_version <= old.job_version {
             return Ok(());
         }
-        let (job, job_version) = (alloc.job, alloc.job_version);
+        let Allocation { job, job_version, deployment, .. } = alloc;
         let modify_index = self.index(tables);
-        let new = Allocation { job, job_version, modify_index, ..(*old).clone() };
+        let new = Allocation { job, job_version, deployment, modify_index, ..(*old).clone() };
         self.copy(Arc::new(new), old, tables, change);
         Ok(())
     }

@@ -522,7 +522,8 @@ plugin "b" { source = "registry.example/b:1" }
 
 #[test]
 fn a_cluster_that_cannot_be_joined_so_is_told_with_the_lines() {
-    let text = "client {\n servers = [\"a\", \"http://b\"]\n}\ntls {\n rpc = false\n cert_file = \"c\"\n}";
+    let text =
+        "client {\n servers = [\"a\", \"http://b\"]\n}\ntls {\n rpc = false\n cert_file = \"c\"\n}";
     let found = problems(text);
     let expected = [
         "2:18 \"http://b\" is no address of a server",

@@ -20,8 +20,8 @@ use crate::tree::{Block, Value};
 use crate::units::parse_duration;
 use crate::{Syntax, hcl};
 use ostler_model::config::{
-    AgentConfig, ConfigOrigin, FailurePolicy, GcConfig, LimitOverrides, PluginBlock,
-    QuarantineFor, UpgradeMode, WasmConfig, WasmWorkerConfig, WorkerScope,
+    AgentConfig, ConfigOrigin, FailurePolicy, GcConfig, LimitOverrides, PluginBlock, QuarantineFor,
+    UpgradeMode, WasmConfig, WasmWorkerConfig, WorkerScope,
 };
 use ostler_model::ids::PluginName;
 use ostler_model::limits::{

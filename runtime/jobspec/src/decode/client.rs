@@ -91,7 +91,10 @@ pub(super) fn client(
 
 pub(super) fn tls(keys: TlsKeys, cx: &mut Context<'_>) -> Option<TlsConfig> {
     if keys.rpc.value == Some(false) {
-        cx.error(keys.rpc.at, "rpc = false: leave the tls block out to speak to servers without it");
+        cx.error(
+            keys.rpc.at,
+            "rpc = false: leave the tls block out to speak to servers without it",
+        );
     }
     let at = keys.at;
     let own = match (keys.cert_file.value, keys.key_file.value) {

@@ -35,7 +35,7 @@
 //! then pre-kill hooks run, unless a stop ran them, and the tasks are told that it is over.
 //!
 //! The client status is derived from the tasks, or forced (run too long, disk full, records
-//! unreadable). A verdict on the health is given once; it is told when it is durable.
+//! unreadable). A verdict on the health is given once for a deployment; it is told when it is durable.
 
 mod look;
 mod plan;
@@ -117,6 +117,8 @@ pub struct AllocMachine {
     /// What a hook waits for, before the first task or after the last.
     waiting: Option<String>,
     health: Option<DeploymentStatus>,
+    /// What a verdict is for.
+    deployment: Option<Box<str>>,
     /// On its way to the disk, with what to tell then.
     verdict: Option<(DeploymentStatus, Vec<(TaskName, TaskEvent)>)>,
     /// When it was first seen to have ended.
@@ -213,6 +215,7 @@ impl AllocMachine {
             trouble: None,
             waiting: None,
             health: None,
+            deployment: None,
             verdict: None,
             ended_at: None,
             effects: Vec::new(),
@@ -322,6 +325,7 @@ impl AllocMachine {
             }
             AllocInput::RestartReady { ok } => self.restart_ready(ok),
             AllocInput::RestartAsked => self.restart = None,
+            AllocInput::Deployed(deployment) => self.deployed(deployment),
             AllocInput::Verdict { healthy, reasons } => self.judge(now, healthy, &reasons),
             AllocInput::HealthSaved => self.health_saved(),
             AllocInput::TimerFired => {

@@ -229,7 +229,12 @@ impl Runner {
         }
         let group = effective.task_group().cloned();
         let reason = start::stop_reason(&effective);
+        let deployment = effective.deployment_id().map(Box::from);
+        let redeployed = deployment.as_deref() != old.deployment_id();
         self.scope.allocation = effective;
+        if redeployed {
+            self.feed(AllocInput::Deployed(deployment));
+        }
         if let Some(group) = group {
             self.feed(AllocInput::Update { group: Box::new(group), hooks });
         }

@@ -4,7 +4,7 @@
 //!   in place     group: shutdown_delay, services, health, max_run_duration, constraints, count
 //!                task: restart, kill_timeout, kill_signal, shutdown_delay, leader, lifecycle,
 //!                      log sizes, constraints
-//!                allocation: desired, job version; job: name, priority, datacenters, constraints
+//!                allocation: desired, job version, deployment; job: name, priority, datacenters, constraints
 //!   never        everything else: another set of tasks, a driver, a configuration, resources …
 //! ```
 //! Whoever places allocations gives a changed one a new id where a change cannot take effect in
@@ -39,6 +39,11 @@ pub fn in_place(old: &Allocation, new: &Allocation) -> Option<Allocation> {
         desired_description: new.desired_description.clone(),
         modify_index: new.modify_index,
         job_version: new.job_version,
+        deployment: match (&old.deployment, &new.deployment) {
+            // The same one: its deadlines count from where they did.
+            (Some(old), Some(new)) if old.id == new.id => Some(old.clone()),
+            (_, new) => new.clone(),
+        },
         ..old.clone()
     })
 }

@@ -62,6 +62,7 @@ fn alloc(tasks: Vec<Task>) -> Allocation {
         create_index: 1,
         job_version: 0,
         previous: None,
+        deployment: None,
         desired_description: String::new(),
     }
 }

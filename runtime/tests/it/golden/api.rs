@@ -232,6 +232,8 @@ async fn files(api: &mut Recorder, alloc: &str) {
     api.gets(&[&at("ls", "/t"), &at("ls", "/none"), &at("stat", "/alloc/logs/t.stdout.0")]).await;
     api.gets(&[&at("stat", "/t/secrets"), &at("cat", "/none"), &at("readat", "/none")]).await;
     api.gets(&[&at("readat", "/alloc/logs/t.stdout.0&offset=1&limit=3")]).await;
+    api.gets(&[&at("stream", "/alloc/logs/t.stdout.0&origin=end&offset=3&follow=false")]).await;
+    api.gets(&[&at("stream", "/none")]).await;
 }
 
 /// What ends an allocation, a job, and the list of both.

@@ -37,7 +37,7 @@ impl<'a> Seen<'a> {
 }
 
 fn health(status: &DeploymentStatus) -> AllocHealth<'static> {
-    let DeploymentStatus { healthy, changed_at, canary, modify_index } = *status;
+    let &DeploymentStatus { healthy, changed_at, canary, modify_index, deployment: _ } = status;
     AllocHealth { healthy, timestamp: changed_at.map(moment), canary, modify_index }
 }
 

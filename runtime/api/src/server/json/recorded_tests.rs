@@ -183,8 +183,13 @@ fn allocation() -> (Allocation, AllocState) {
         ..TaskState::default()
     };
     task.push_event(TaskEvent::new(EventKind::Started, Timestamp::from_nanos(9), "Task started"));
-    let health =
-        DeploymentStatus { healthy: Some(true), changed_at: at, canary: false, modify_index: 4 };
+    let health = DeploymentStatus {
+        healthy: Some(true),
+        changed_at: at,
+        canary: false,
+        modify_index: 4,
+        deployment: None,
+    };
     let state = AllocState {
         client_status: ClientStatus::Running,
         client_description: "Tasks are running".to_owned(),

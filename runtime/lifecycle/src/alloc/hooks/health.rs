@@ -59,11 +59,16 @@ fn begin(scope: &AllocScope) {
 
 /// Something to judge by, where somebody asked for a verdict and there is none.
 fn watcher(scope: &AllocScope) -> Option<Watcher> {
-    let judged = scope.state.borrow().health.as_ref().is_some_and(|h| h.healthy.is_some());
-    let group = scope.allocation.task_group().filter(|_| !judged)?;
+    let allocation = &scope.allocation;
+    let judged = scope.state.borrow().health.as_ref().is_some_and(|known| {
+        known.healthy.is_some() && known.deployment.as_deref() == allocation.deployment_id()
+    });
+    let group = allocation.task_group().filter(|_| !judged)?;
+    let since = allocation.deployment.as_ref().map(|deployment| deployment.since);
+    let since = since.unwrap_or(allocation.created_at);
     Some(Watcher {
         scope: scope.clone(),
-        machine: HealthMachine::new(group.health?, group, scope.allocation.created_at),
+        machine: HealthMachine::new(group.health?, group, since),
         checks: None,
         results: None,
         timer: None,

@@ -56,13 +56,31 @@ impl AllocMachine {
         }
     }
 
+    /// A verdict for another deployment says nothing of this one; one on its way to the disk is told to
+    /// nobody.
+    pub(super) fn deployed(&mut self, deployment: Option<Box<str>>) {
+        self.deployment = deployment;
+        let of_another = |status: &DeploymentStatus| status.deployment != self.deployment;
+        if self.health.as_ref().is_some_and(of_another) {
+            self.health = None;
+        }
+        if self.verdict.as_ref().is_some_and(|(verdict, _)| of_another(verdict)) {
+            self.verdict = None;
+        }
+    }
+
     /// Judge its health, unless it was judged.
     pub(super) fn judge(&mut self, now: Timestamp, healthy: bool, reasons: &[(TaskName, String)]) {
         let known = self.health.clone().unwrap_or_default();
         if known.healthy.is_some() || self.verdict.is_some() {
             return;
         }
-        let verdict = DeploymentStatus { healthy: Some(healthy), changed_at: Some(now), ..known };
+        let verdict = DeploymentStatus {
+            healthy: Some(healthy),
+            changed_at: Some(now),
+            deployment: self.deployment.clone(),
+            ..known
+        };
         self.effects.push(AllocEffect::SaveHealth(verdict.clone()));
         let notes = reasons.iter().map(|(task, why)| {
             (task.clone(), TaskEvent::new(EventKind::AllocUnhealthy, now, why.clone()))

@@ -410,6 +410,29 @@ fn a_verdict_is_told_when_it_is_durable_and_only_the_first_counts() {
 }
 
 #[test]
+fn a_verdict_counts_for_the_deployment_that_it_was_given_for() {
+    let mut machine = running();
+    let healthy = || AllocInput::Verdict { healthy: true, reasons: Vec::new() };
+    let deployed = |name: &str| AllocInput::Deployed(Some(name.into()));
+    machine.step(NOW, deployed("one"));
+    machine.step(NOW, healthy());
+    machine.step(NOW, AllocInput::HealthSaved);
+    machine.step(NOW, deployed("one"));
+    assert!(machine.public().health.as_ref().unwrap().is_healthy(), "the same");
+    machine.step(NOW, deployed("two"));
+    assert_eq!(machine.public().health, None);
+    machine.step(NOW, healthy());
+    machine.step(NOW, AllocInput::HealthSaved);
+    assert_eq!(machine.public().health.clone().unwrap().deployment.as_deref(), Some("two"));
+    // One on its way to the disk is told to nobody when it is of no use any more.
+    machine.step(NOW, deployed("three"));
+    machine.step(NOW, healthy());
+    machine.step(NOW, deployed("four"));
+    machine.step(NOW, AllocInput::HealthSaved);
+    assert_eq!(machine.public().health, None);
+}
+
+#[test]
 fn an_allocation_that_fails_unjudged_is_judged_and_one_judged_keeps_its_verdict() {
     let judged = TaskGroup { health: Some(Default::default()), ..group(None) };
     for (first, healthy) in [(None, false), (Some(true), true)] {

@@ -115,6 +115,8 @@ pub enum AllocInput {
     },
     /// Every task has been told to run again, and what they are since was given.
     RestartAsked,
+    /// It belongs to this deployment of servers from now on: it is judged for it.
+    Deployed(Option<Box<str>>),
     /// The allocation was judged.
     Verdict {
         /// The verdict.

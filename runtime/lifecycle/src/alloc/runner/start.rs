@@ -240,7 +240,8 @@ fn machine(
     let states = members.states.clone();
     let stop =
         (config.allocation.desired == DesiredStatus::Stop).then(|| stop_reason(&config.allocation));
-    match restored {
+    let deployment: Option<Box<str>> = config.allocation.deployment_id().map(Box::from);
+    let (mut machine, mut first) = match restored {
         None => {
             let (mut machine, mut first) = AllocMachine::new(group, states);
             if let Some(reason) = stop {
@@ -255,7 +256,11 @@ fn machine(
             let known = RecordedAlloc { saved, health, started, stop, trouble };
             AllocMachine::restore(now, group, states, known)
         }
+    };
+    if deployment.is_some() {
+        first.extend(machine.step(now, AllocInput::Deployed(deployment)));
     }
+    (machine, first)
 }
 
 /// A look at the runs on record: does one live?
