@@ -121,9 +121,7 @@ impl Growing {
                 None => {}
             }
             // What is written through a mapping, or on another machine, has no event to wait for.
-            if self.leaving.run_until_cancelled(clock::sleep(API_FILE_PACE)).await.is_none() {
-                return None;
-            }
+            self.leaving.run_until_cancelled(clock::sleep(API_FILE_PACE)).await?;
         }
     }
 
