@@ -12,6 +12,7 @@
 //! Each is loaded with the grants its block gives it, or (built-in ones) with the least it needs.
 //! What is refused stays in the list with the reason.
 
+pub(super) mod alone;
 mod board;
 mod choose;
 mod find;
@@ -168,6 +169,7 @@ pub(super) async fn load_all(
         trust: config.trust.clone(),
         choice: Choice::read(dirs.data),
         names: candidates.iter().map(|one| one.whose.name.clone()).collect(),
+        configured: true,
     });
     board.begin(candidates.iter().map(load::bare).collect());
     for (at, candidate) in candidates.into_iter().enumerate() {

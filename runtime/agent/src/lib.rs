@@ -11,6 +11,7 @@
 //! It decides nothing about jobs and allocations: that is `ostler-control`, which it starts. It prints
 //! nothing and serves nothing. Start with [`Agent`] and [`AgentHandle`]; then `startup`.
 
+pub mod alone;
 mod assigned;
 pub mod catalogue;
 mod device_report;

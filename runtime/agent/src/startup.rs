@@ -297,7 +297,7 @@ fn refresh_node(agent: &AgentHandle, client: ClientConfig) {
 }
 
 /// Claim the directory.
-async fn claim(data_dir: &Path) -> Result<DataDirLock, LockError> {
+pub(super) async fn claim(data_dir: &Path) -> Result<DataDirLock, LockError> {
     let waited = Stopwatch::start();
     loop {
         match DataDirLock::acquire(data_dir) {
@@ -312,7 +312,7 @@ async fn claim(data_dir: &Path) -> Result<DataDirLock, LockError> {
 }
 
 /// Create the directory for this user alone, and make its path absolute.
-fn prepare_data_dir(path: &Path) -> Result<std::path::PathBuf, AgentError> {
+pub(super) fn prepare_data_dir(path: &Path) -> Result<std::path::PathBuf, AgentError> {
     let failed = |source| match path.ancestors().find(|path| path.exists()) {
         Some(file) if !file.is_dir() => {
             AgentError::DataDirIsFile { path: path.to_owned(), file: file.to_owned() }
@@ -496,6 +496,7 @@ async fn host_services(
     let workers = WorkerOptions {
         program,
         data_dir: data_dir.to_owned(),
+        own_allocations: true,
         config: options.config.wasm_worker,
         task_instances: options.config.wasm.tasks(),
         dense: options.config.wasm.dense.unwrap_or(false),
@@ -527,7 +528,7 @@ async fn host_services(
 
 /// On a fresh data directory, make the directory that the built-in `files` plugin is granted, with
 /// one file in it: a device to try requests with. An existing directory is left as it is.
-fn seed_devices(data_dir: &Path) -> Result<(), AgentError> {
+pub(super) fn seed_devices(data_dir: &Path) -> Result<(), AgentError> {
     const SAMPLE: &str = "Every file in this directory is a device of the group \
                           ostler/file/files.\nThis one is here so that there is something to assign; \
                           put your own files here\nand remove it when you like.\n";

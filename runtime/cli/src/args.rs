@@ -6,6 +6,7 @@ pub(super) mod client;
 pub(super) mod device;
 pub(super) mod job;
 pub(super) mod join_check;
+pub(super) mod nomad_plugin;
 pub(super) mod plugin;
 pub(super) mod plugin_check;
 pub(super) mod servers;
@@ -108,6 +109,8 @@ pub(super) enum Command {
     /// Show this node
     #[command(subcommand)]
     Node(NodeCommand),
+    /// Be a plugin of a stock Nomad client, which executes this
+    NomadPlugin(nomad_plugin::NomadPluginArgs),
     /// Inspect the state file of an agent
     #[command(subcommand)]
     State(StateCommand),

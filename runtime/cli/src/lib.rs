@@ -30,6 +30,7 @@ mod man;
 mod node;
 mod node_join_check;
 mod node_stats;
+mod nomad_plugin;
 mod notify;
 mod output;
 mod plugin;
@@ -83,6 +84,7 @@ pub fn main(args: impl IntoIterator<Item = OsString>) -> ExitCode {
     if args.get(1).is_some_and(|first| first == ostler_worker::ARGUMENT) {
         return ostler_worker::main(|| logging::start(1, &Terminal::detect()));
     }
+    let args = nomad_plugin::by_name(&args).unwrap_or(args);
     let cli = match Cli::try_parse_from(args) {
         Ok(cli) => cli,
         Err(error) => {
@@ -108,7 +110,7 @@ pub fn main(args: impl IntoIterator<Item = OsString>) -> ExitCode {
 /// What is logged: an agent says what it does; commands only what is not as it should be.
 fn log_level(cli: &Cli) -> u8 {
     match &cli.command {
-        Command::Agent(_) => cli.verbose.saturating_add(1),
+        Command::Agent(_) | Command::NomadPlugin(_) => cli.verbose.saturating_add(1),
         // Whole ids and times, no log.
         Command::Alloc(_) => cli.verbose.saturating_sub(1),
         _ => cli.verbose,
@@ -129,6 +131,7 @@ async fn dispatch(cli: Cli, terminal: Terminal) -> Exit {
         Command::Node(NodeCommand::JoinCheck(args)) => {
             node_join_check::check(&args, terminal).await
         }
+        Command::NomadPlugin(args) => nomad_plugin::serve(args, terminal).await,
         Command::State(command) => state::run(&command, terminal).await,
         Command::Completions(args) => shell::completions(args.shell, terminal),
         Command::Man(args) => shell::manual(args.dir.as_deref(), terminal),

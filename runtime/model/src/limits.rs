@@ -10,12 +10,14 @@ mod cluster;
 mod control;
 mod engines;
 mod guest;
+mod nomad_plugin;
 
 pub use api::*;
 pub use cluster::*;
 pub use control::*;
 pub use engines::*;
 pub use guest::*;
+pub use nomad_plugin::*;
 
 /// One kibibyte in bytes.
 pub const KIB: u64 = 1024;

@@ -107,7 +107,7 @@ fn described(result: Result<(String, String, String, String), Failure>) -> CallE
         Ok(described) => described,
         Err(error) => return CallEnd::Failed(error),
     };
-    let own = Described::check(name, version, &own, &JsonObject::default());
+    let own = Described::check(name, version, &own, Some(&JsonObject::default()));
     let task = ConfigSchema::new("task configuration schema", &task);
     match (own, task) {
         // The configuration is redacted, so it need not fit.

@@ -38,11 +38,11 @@ pub struct DevicePlugin {
 }
 
 impl DevicePlugin {
-    /// Ask a linked device plugin who it is, and check its configuration.
+    /// Ask a linked device plugin who it is, and check its configuration where there is one yet.
     pub(super) async fn describe(
         caller: Caller<DevicePluginPre<CallState>>,
         manifest: Manifest,
-        config: &JsonObject,
+        config: Option<JsonObject>,
     ) -> Result<Self, PluginError> {
         let described = caller.call(None, |pre, store| {
             Box::pin(async move {
@@ -53,9 +53,9 @@ impl DevicePlugin {
         let described = caller.done("describe", described.await);
         let info = described.map_err(|source| PluginError::Call { call: "describe", source })?;
         caller.described(&info.config_schema, "");
-        let config = config.clone();
-        let checked =
-            aside(move || Described::check(info.name, info.version, &info.config_schema, &config));
+        let checked = aside(move || {
+            Described::check(info.name, info.version, &info.config_schema, config.as_ref())
+        });
         let Described { name, version, config_schema } = checked.await?;
         Ok(Self { manifest, name, version, config_schema, caller })
     }

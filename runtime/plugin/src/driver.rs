@@ -56,11 +56,11 @@ macro_rules! call {
 }
 
 impl DriverPlugin {
-    /// Ask a linked driver who it is, and check its configuration.
+    /// Ask a linked driver who it is, and check its configuration where there is one yet.
     pub(super) async fn describe(
         caller: Caller<DriverPluginPre<CallState>>,
         manifest: Manifest,
-        config: &JsonObject,
+        config: Option<JsonObject>,
     ) -> Result<Self, PluginError> {
         let described = caller.call(None, |pre, store| {
             Box::pin(async move {
@@ -72,9 +72,9 @@ impl DriverPlugin {
         let info = described.map_err(|source| PluginError::Call { call: "describe", source })?;
         caller.described(&info.config_schema, &info.task_config_schema);
         let capabilities = convert::capabilities(&info.capabilities);
-        let config = config.clone();
         let checked = aside(move || {
-            let own = Described::check(info.name, info.version, &info.config_schema, &config)?;
+            let own =
+                Described::check(info.name, info.version, &info.config_schema, config.as_ref())?;
             let task = ConfigSchema::new("task configuration schema", &info.task_config_schema)?;
             Ok((own, task))
         });

@@ -234,7 +234,25 @@ impl PluginRuntime {
         if let Some(missing) = spec.grants.missing(&spec.name, &manifest) {
             return Err(missing.into());
         }
-        self.describe(spec, manifest, bytes, dry).await
+        let config = Some(spec.config.clone());
+        self.describe(spec, config, manifest, bytes, dry).await
+    }
+
+    /// [`PluginRuntime::load`] for a plugin whose configuration comes later: what it says of itself, its
+    /// schemas among it. Loaded again with its configuration it can be used.
+    ///
+    /// # Errors
+    /// See [`PluginError`].
+    pub async fn load_unconfigured(
+        &self,
+        spec: PluginSpec,
+        manifest: Manifest,
+        bytes: Arc<[u8]>,
+    ) -> Result<Plugin, PluginError> {
+        if let Some(missing) = spec.grants.missing(&spec.name, &manifest) {
+            return Err(missing.into());
+        }
+        self.describe(spec, None, manifest, bytes, false).await
     }
 
     /// [`PluginRuntime::load`] for a plugin that lacks grants: what is not granted is refused call by
@@ -248,23 +266,25 @@ impl PluginRuntime {
         manifest: Manifest,
         bytes: Arc<[u8]>,
     ) -> Result<Plugin, PluginError> {
-        self.describe(spec, manifest, bytes, false).await
+        let config = Some(spec.config.clone());
+        self.describe(spec, config, manifest, bytes, false).await
     }
 
+    /// Link it and ask it who it is; `config` is checked against its schema.
     async fn describe(
         &self,
         spec: PluginSpec,
+        config: Option<JsonObject>,
         manifest: Manifest,
         bytes: Arc<[u8]>,
         dry: bool,
     ) -> Result<Plugin, PluginError> {
-        let config = spec.config.clone();
         Ok(match self.link(spec, &manifest, bytes, dry).await? {
             Linked::Driver(caller) => {
-                Plugin::Driver(driver::DriverPlugin::describe(caller, manifest, &config).await?)
+                Plugin::Driver(driver::DriverPlugin::describe(caller, manifest, config).await?)
             }
             Linked::Device(caller) => {
-                Plugin::Device(device::DevicePlugin::describe(caller, manifest, &config).await?)
+                Plugin::Device(device::DevicePlugin::describe(caller, manifest, config).await?)
             }
         })
     }

@@ -178,19 +178,20 @@ pub(super) struct Described {
 }
 
 impl Described {
-    /// Check a description, and the plugin's configuration against the schema in it.
+    /// Check a description, and the plugin's configuration, where there is one yet, against the schema
+    /// in it.
     pub(super) fn check(
         name: String,
         version: String,
         config_schema: &str,
-        config: &JsonObject,
+        config: Option<&JsonObject>,
     ) -> Result<Self, PluginError> {
         let name = PluginName::new(convert::name("name", name)?).map_err(|e| {
             let place = "name".to_owned();
             convert::AnswerError { place, problem: e.to_string() }
         })?;
         let config_schema = ConfigSchema::new("configuration schema", config_schema)?;
-        let problems = config_schema.check(config);
+        let problems = config.map(|config| config_schema.check(config)).unwrap_or_default();
         if !problems.is_empty() {
             return Err(PluginError::Config(problems));
         }

@@ -40,6 +40,9 @@ pub struct WorkerOptions {
     pub program: PathBuf,
     /// The data directory of the agent.
     pub data_dir: PathBuf,
+    /// Allocations lie in it. Otherwise those of a task lie where its own does: each is a directory
+    /// beside the others, with the shared one in it.
+    pub own_allocations: bool,
     /// Who shares one, and what one may use.
     pub config: WasmWorkerConfig,
     /// WASM tasks alive at once in one.
@@ -331,6 +334,10 @@ impl Inner {
             .iter()
             .map(|mount| (PathBuf::from(&mount.host_path), mount.read_only))
             .collect();
+        let all = context.alloc_dir.parent().and_then(Path::parent);
+        if let Some(all) = all.filter(|_| !self.options.own_allocations) {
+            outside.push((all.to_owned(), false));
+        }
         outside.sort();
         for (path, read_only) in &outside {
             let how = if *read_only { "reading" } else { "writing" };

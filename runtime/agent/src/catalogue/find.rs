@@ -26,6 +26,7 @@ const MOCK_DEVICE: &str = "mock_device";
 pub const RAW_EXEC: &str = "raw_exec";
 
 /// A plugin before it is loaded.
+#[derive(Clone)]
 pub(super) struct Candidate {
     /// Name of its block, whether there is one or not; where it comes from; what is demanded.
     pub(super) whose: Whose,

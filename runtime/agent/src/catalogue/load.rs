@@ -28,6 +28,8 @@ pub(super) struct Loader {
     pub(super) choice: Choice,
     /// Names of all blocks and files, and of what is built in: they are taken.
     pub(super) names: BTreeSet<String>,
+    /// Whether a plugin's configuration is there already, to be checked against its schema.
+    pub(super) configured: bool,
 }
 
 impl Loader {
@@ -194,7 +196,10 @@ async fn look(
         whose: candidate.whose.clone(),
         trust: loader.trust.clone(),
     };
-    let loaded = loader.runtime.load(spec, manifest, Arc::clone(&bytes)).await;
+    let loaded = match loader.configured {
+        true => loader.runtime.load(spec, manifest, Arc::clone(&bytes)).await,
+        false => loader.runtime.load_unconfigured(spec, manifest, Arc::clone(&bytes)).await,
+    };
     let plugin = loaded.map_err(|error| reason(&error, candidate.origin.as_ref()))?;
     let (name, version) = (plugin.name(), plugin.version());
     entry.version = Some(version.to_owned());

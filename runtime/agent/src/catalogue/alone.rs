@@ -1,0 +1,98 @@
+//! One plugin of a catalogue by itself: found, trusted or not, and loaded as an agent would.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use super::find::{self, Candidate};
+use super::load::{self, Loader};
+use super::verify::Registries;
+use super::{Dirs, PluginStatus};
+use crate::upgrade::kept::Choice;
+use ostler_artifact::trust;
+use ostler_model::config::{AgentConfig, PluginBlock};
+use ostler_model::json::JsonObject;
+use ostler_plugin::{Plugin, PluginRuntime};
+
+/// A plugin that was found and is not loaded.
+pub(crate) struct Lone {
+    config: AgentConfig,
+    data_dir: PathBuf,
+    candidate: Candidate,
+}
+
+impl Lone {
+    /// The plugin of this name, or the one in this file.
+    pub(crate) fn find(
+        mut config: AgentConfig,
+        data_dir: PathBuf,
+        which: &str,
+    ) -> Result<Self, String> {
+        let path = Path::new(which);
+        let name = match which.contains('/') || path.extension().is_some_and(|end| end == "wasm") {
+            false => which.to_owned(),
+            true => {
+                let stem = path.file_stem().map(|stem| stem.to_string_lossy().into_owned());
+                let name = stem.ok_or_else(|| format!("{which:?} names no file"))?;
+                let block = config.plugins.entry(name.clone()).or_insert_with(PluginBlock::default);
+                block.file = Some(path.to_owned());
+                block.source = None;
+                name
+            }
+        };
+        let dirs = Dirs { data: &data_dir, socket: None };
+        let found = find::candidates(&config, dirs, false);
+        let known: Vec<_> = found.iter().map(|one| one.whose.name.clone()).collect();
+        let mut named: Vec<_> = found.into_iter().filter(|one| one.whose.name == name).collect();
+        // A block that names a file rules the others out; they say so.
+        named.sort_by_key(|one| one.bytes.is_err());
+        let Some(mut candidate) = named.into_iter().next() else {
+            let known = known.join(", ");
+            return Err(format!("there is no plugin named {name:?}; there are: {known}"));
+        };
+        // Whoever names it asks for it.
+        candidate.enabled |= !candidate.configured;
+        if !candidate.enabled {
+            return Err(format!("the plugin block {name} of the configuration has enabled = false"));
+        }
+        Ok(Self { config, data_dir, candidate })
+    }
+
+    /// Name of its block.
+    pub(crate) fn name(&self) -> &str {
+        &self.candidate.whose.name
+    }
+
+    /// What its block configures, or, of a built-in one without, what an agent does.
+    pub(crate) const fn own_config(&self) -> &JsonObject {
+        &self.candidate.config
+    }
+
+    /// Load it, without a configuration where `config` is none: its schema says then what one may be.
+    pub(crate) async fn load(
+        &self,
+        runtime: PluginRuntime,
+        config: Option<JsonObject>,
+    ) -> Result<Plugin, String> {
+        let dirs = Dirs { data: &self.data_dir, socket: None };
+        let found = find::candidates(&self.config, dirs, false);
+        let loader = Loader {
+            runtime,
+            policy: trust::policy(&self.config.trust),
+            registries: Registries::new(&self.config, &self.data_dir),
+            trust: self.config.trust.clone(),
+            choice: Choice::read(&self.data_dir),
+            names: found.into_iter().map(|one| one.whose.name).collect(),
+            configured: config.is_some(),
+        };
+        let mut candidate = self.candidate.clone();
+        if let Some(config) = config {
+            candidate.config = config;
+        }
+        let looked = load::load(candidate, Arc::new(loader)).await;
+        match (looked.plugin, looked.entry.status) {
+            (Some(plugin), _) => Ok(plugin),
+            (None, PluginStatus::Refused(reason)) => Err(reason),
+            (None, _) => Err("it is switched off".to_owned()),
+        }
+    }
+}

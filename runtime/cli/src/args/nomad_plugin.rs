@@ -1,0 +1,49 @@
+//! `ostler nomad-plugin`
+
+use std::path::PathBuf;
+
+use clap::Args;
+
+/// `ostler nomad-plugin`.
+#[derive(Debug, Args)]
+#[command(
+    long_about = "Be an external plugin of a stock Nomad client: one driver or one device plugin, in its \
+        sandbox and with its grants. It is the Nomad client that executes this command: copy or link this \
+        program into the client's plugin_dir, and give the options as args of its plugin block.\n\n\
+        Executed by Nomad under a name ostler-NAME and without args, it is the plugin NAME.",
+    after_long_help = "\
+Examples:
+  In the configuration of a Nomad client, for the program /opt/nomad/plugins/ostler-wasm:
+
+  plugin \"ostler-wasm\" {
+    args = [\"nomad-plugin\", \"--driver\", \"wasm\", \"--data-dir\", \"/var/lib/ostler-wasm\"]
+  }
+
+Exit codes:
+  0    Nomad said that it is over; tasks go on
+  1    it is not Nomad that executed it, or it could not be served
+  2    the configuration is wrong"
+)]
+#[group(id = "which", required = true, multiple = false)]
+pub(crate) struct NomadPluginArgs {
+    /// The driver: its name, or the file of a component
+    #[arg(long, value_name = "NAME|FILE", group = "which")]
+    pub driver: Option<String>,
+
+    /// The device plugin: its name, or the file of a component
+    #[arg(long, value_name = "NAME|FILE", group = "which")]
+    pub device: Option<String>,
+
+    /// The plugin, of either kind: its name, or the file of a component
+    #[arg(long, value_name = "NAME|FILE", group = "which")]
+    pub plugin: Option<String>,
+
+    /// Configuration file of an agent, for the plugin's block, its grants, and whom is trusted
+    #[arg(long, value_name = "FILE", env = "OSTLER_CONFIG")]
+    pub config: Option<PathBuf>,
+
+    /// Where it keeps what outlives the process: records of tasks, compiled code; one for each plugin.
+    /// /var/lib/ostler-nomad-NAME, or below $HOME/.local/state, unless given
+    #[arg(long, value_name = "DIR")]
+    pub data_dir: Option<PathBuf>,
+}

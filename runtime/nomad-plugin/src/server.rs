@@ -1,0 +1,136 @@
+//! The process: found, announced, served until Nomad says that it is over.
+
+use std::io;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use tokio::net::UnixListener;
+use tokio_stream::wrappers::UnixListenerStream;
+use tokio_util::sync::CancellationToken;
+use tonic::transport::Server;
+
+use crate::base::Base;
+use crate::controls::Controls;
+use crate::handshake::{self, HandshakeError};
+use crate::proto::base::base_plugin_server::BasePluginServer;
+use crate::proto::goplugin::grpc_broker_server::GrpcBrokerServer;
+use crate::proto::goplugin::grpc_controller_server::GrpcControllerServer;
+use crate::proto::goplugin::grpc_stdio_server::GrpcStdioServer;
+use crate::proto::health::health_server::HealthServer;
+use ostler_agent::alone::{LoneError, LoneOptions, LonePlugin};
+use ostler_model::clock;
+use ostler_model::json::JsonObject;
+use ostler_model::limits::NOMAD_PLUGIN_LEAVE_WALL;
+use ostler_model::plugin::PluginKind;
+
+/// What is served.
+#[derive(Clone, Debug)]
+pub struct PluginOptions {
+    /// Which plugin, and where it lives.
+    pub plugin: LoneOptions,
+    /// What it is expected to be, where that is said.
+    pub kind: Option<PluginKind>,
+}
+
+/// Why nothing is served.
+#[derive(Debug, thiserror::Error)]
+pub enum ServeError {
+    /// Nomad is not there.
+    #[error(transparent)]
+    Handshake(#[from] HandshakeError),
+    /// There is no such plugin, or it cannot be used.
+    #[error(transparent)]
+    Plugin(#[from] LoneError),
+    /// A driver was asked for, and it is a device plugin, or the other way round.
+    #[error("{name} is a {is} plugin, not a {asked} plugin")]
+    Kind {
+        /// The plugin.
+        name: String,
+        /// What it is.
+        is: PluginKind,
+        /// What was asked for.
+        asked: PluginKind,
+    },
+    /// The socket cannot be made.
+    #[error("cannot make a socket for Nomad: {0}")]
+    Socket(#[source] io::Error),
+    /// Serving ended.
+    #[error("serving Nomad failed: {0}")]
+    Serve(#[source] tonic::transport::Error),
+}
+
+/// The plugin, and what Nomad said of it.
+pub(crate) struct Served {
+    /// As it was found.
+    pub found: LonePlugin,
+    /// The process leaves.
+    pub left: CancellationToken,
+    configured: Mutex<JsonObject>,
+}
+
+impl Served {
+    /// Nomad gave a configuration, which fits.
+    pub(crate) fn configure(&self, config: JsonObject) {
+        *self.configured.lock().unwrap_or_else(PoisonError::into_inner) = config;
+    }
+}
+
+/// A socket in a directory of its own, which goes with it.
+struct Place {
+    listener: UnixListener,
+    socket: PathBuf,
+    _dir: tempfile::TempDir,
+}
+
+impl Place {
+    fn make() -> io::Result<Self> {
+        // Newer Nomads name a directory for it.
+        let parent = std::env::var_os("PLUGIN_UNIX_SOCKET_DIR").filter(|dir| !dir.is_empty());
+        let parent = parent.map_or_else(std::env::temp_dir, PathBuf::from);
+        let owner = std::fs::Permissions::from_mode(0o700);
+        let dir =
+            tempfile::Builder::new().prefix("ostler-plugin-").permissions(owner).tempdir_in(parent)?;
+        let socket = dir.path().join("grpc");
+        Ok(Self { listener: UnixListener::bind(&socket)?, socket, _dir: dir })
+    }
+}
+
+/// Serve one plugin to the Nomad client that executed this process, until it says that it is over. To be
+/// called on the control runtime. Tasks go on.
+///
+/// # Errors
+/// See [`ServeError`]; nothing was announced to Nomad then.
+pub async fn serve(options: PluginOptions) -> Result<(), ServeError> {
+    handshake::expect_nomad()?;
+    let found = LonePlugin::find(options.plugin).await?;
+    let is = found.described().manifest().kind;
+    if let Some(asked) = options.kind.filter(|asked| *asked != is) {
+        let name = found.described().name().to_string();
+        return Err(ServeError::Kind { name, is, asked });
+    }
+    let Place { listener, socket, _dir } = Place::make().map_err(ServeError::Socket)?;
+    let left = CancellationToken::new();
+    let configured = Mutex::new(found.configuration(&JsonObject::default()));
+    let served = Arc::new(Served { found, left: left.clone(), configured });
+    let controls = Controls { left: left.clone() };
+    let router = Server::builder()
+        .add_service(HealthServer::new(controls.clone()))
+        .add_service(GrpcControllerServer::new(controls.clone()))
+        .add_service(GrpcStdioServer::new(controls.clone()))
+        .add_service(GrpcBrokerServer::new(controls))
+        .add_service(BasePluginServer::new(Base { served: Arc::clone(&served) }));
+    handshake::announce(&socket)?;
+    let serving = router.serve_with_incoming_shutdown(
+        UnixListenerStream::new(listener),
+        left.clone().cancelled_owned(),
+    );
+    let late = async {
+        left.cancelled().await;
+        clock::sleep(NOMAD_PLUGIN_LEAVE_WALL).await;
+    };
+    tokio::select! {
+        served = serving => served.map_err(ServeError::Serve),
+        () = late => Ok(()),
+    }
+}
