@@ -5,7 +5,7 @@
 //!        └─► live(config) ─► the data directory is its own, what earlier ones left is found again
 //! ```
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::AgentError;
@@ -61,10 +61,8 @@ pub struct LonePlugin {
     described: Plugin,
 }
 
-/// A plugin that is configured, with the tasks of it that live.
+/// What a plugin that is configured lives in, with the tasks of it.
 pub struct LivePlugin {
-    /// It.
-    pub plugin: Plugin,
     /// What runs for it.
     pub workloads: Arc<dyn Workloads>,
     /// What is to be told to the operator.
@@ -96,6 +94,12 @@ impl LonePlugin {
         &self.described
     }
 
+    /// What outlives the process.
+    #[must_use]
+    pub fn data_dir(&self) -> &Path {
+        &self.options.data_dir
+    }
+
     /// Its configuration: what its block has, with `given` over it key by key.
     #[must_use]
     pub fn configuration(&self, given: &JsonObject) -> JsonObject {
@@ -109,7 +113,7 @@ impl LonePlugin {
     ///
     /// # Errors
     /// See [`LoneError`]; another process may have the data directory.
-    pub async fn live(&self, config: JsonObject) -> Result<LivePlugin, LoneError> {
+    pub async fn live(&self, config: JsonObject) -> Result<(Plugin, LivePlugin), LoneError> {
         let lock = startup::claim(&self.options.data_dir).await.map_err(AgentError::from)?;
         if self.lone.name() == "files" {
             startup::seed_devices(&self.options.data_dir)?;
@@ -124,7 +128,7 @@ impl LonePlugin {
             wasm_tasks: Arc::clone(&services.wasm_tasks),
             clock: services.clock.clone(),
         });
-        Ok(LivePlugin { plugin, workloads, notices, services, _lock: lock })
+        Ok((plugin, LivePlugin { workloads, notices, services, _lock: lock }))
     }
 }
 

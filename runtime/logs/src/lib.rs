@@ -12,6 +12,7 @@
 //! Start with `stream.rs`; `plan.rs` decides (pure), `rotate.rs` writes.
 
 mod files;
+mod named_pipe;
 mod outside;
 mod pace;
 mod plan;

@@ -9,6 +9,7 @@ use rustix::fs::inotify;
 use tokio::io::unix::AsyncFd;
 
 use super::files::{LogError, LogFiles};
+use super::named_pipe::PipeWriter;
 use super::pace::{PAUSE, Pace};
 use super::rotate::{Kept, RotatingWriter};
 use super::stream::{Shared, Standing};
@@ -29,11 +30,18 @@ const NOTICES_BYTES: usize = 4096;
 /// Writes one stream in a process that is not the agent. Synchronous; shares its files with other
 /// writers of the same stream.
 #[derive(Debug)]
-pub struct OutsideWriter(RotatingWriter);
+pub struct OutsideWriter(Output);
+
+/// Where it writes.
+#[derive(Debug)]
+enum Output {
+    Files(Box<RotatingWriter>),
+    Pipe(PipeWriter),
+}
 
 impl OutsideWriter {
     /// Go on with the files `<prefix>N` of `dir`: at most `files_max`, each left at
-    /// `file_bytes_max` bytes.
+    /// `file_bytes_max` bytes; or, where that is 0, with the named pipe `prefix`.
     ///
     /// # Errors
     /// When the directory cannot be read or the file not be made.
@@ -59,19 +67,29 @@ impl OutsideWriter {
         (files_max, file_bytes_max): (u32, u64),
         every: Duration,
     ) -> Result<Self, LogError> {
+        if files_max == 0 {
+            return Ok(Self(Output::Pipe(PipeWriter::new(dir, prefix))));
+        }
         let files = LogFiles::handed_over(dir, prefix);
-        RotatingWriter::open_shared(files, files_max, file_bytes_max, every).map(Self)
+        let writer = RotatingWriter::open_shared(files, files_max, file_bytes_max, every)?;
+        Ok(Self(Output::Files(Box::new(writer))))
     }
 
     /// Append. Never fails: what cannot be written is counted.
     pub fn write(&mut self, bytes: &[u8]) {
-        self.0.write(bytes);
+        match &mut self.0 {
+            Output::Files(files) => files.write(bytes),
+            Output::Pipe(pipe) => pipe.write(bytes),
+        }
     }
 
     /// Bytes that could not be written since opening.
     #[must_use]
     pub const fn dropped_bytes(&self) -> u64 {
-        self.0.dropped_bytes()
+        match &self.0 {
+            Output::Files(files) => files.dropped_bytes(),
+            Output::Pipe(pipe) => pipe.dropped_bytes(),
+        }
     }
 }
 

@@ -208,10 +208,19 @@ pub struct SinkFiles {
     pub dir: Arc<std::os::fd::OwnedFd>,
     /// Name of a file without its index.
     pub prefix: String,
-    /// Most files kept.
+    /// Most files kept; 0: there are none, and `prefix` is the whole name of a named pipe that somebody
+    /// else reads.
     pub files_max: u32,
     /// A file is left when it is this long, bytes.
     pub file_bytes_max: u64,
+}
+
+impl SinkFiles {
+    /// A named pipe in place of files.
+    #[must_use]
+    pub const fn pipe(dir: Arc<std::os::fd::OwnedFd>, name: String) -> Self {
+        Self { dir, prefix: name, files_max: 0, file_bytes_max: 0 }
+    }
 }
 
 /// Records durably that a process exists *before* it runs its first instruction of user code.

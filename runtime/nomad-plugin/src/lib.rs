@@ -13,6 +13,8 @@
 
 mod base;
 mod controls;
+mod device;
+mod driver;
 mod handshake;
 mod schema;
 mod server;
@@ -46,7 +48,18 @@ mod proto {
                         tonic::include_proto!("hashicorp.nomad.plugins.base.proto");
                     }
                 }
+                pub(crate) mod device {
+                    tonic::include_proto!("hashicorp.nomad.plugins.device");
+                }
+                pub(crate) mod drivers {
+                    pub(crate) mod proto {
+                        tonic::include_proto!("hashicorp.nomad.plugins.drivers.proto");
+                    }
+                }
                 pub(crate) mod shared {
+                    pub(crate) mod structs {
+                        tonic::include_proto!("hashicorp.nomad.plugins.shared.structs");
+                    }
                     pub(crate) mod hclspec {
                         tonic::include_proto!("hashicorp.nomad.plugins.shared.hclspec");
                     }
@@ -55,5 +68,10 @@ mod proto {
         }
     }
     pub(crate) use hashicorp::nomad::plugins::base::proto as base;
-    pub(crate) use hashicorp::nomad::plugins::shared::hclspec;
+    pub(crate) mod rpc {
+        tonic::include_proto!("google.rpc");
+    }
+    pub(crate) use hashicorp::nomad::plugins::device;
+    pub(crate) use hashicorp::nomad::plugins::drivers::proto as driver;
+    pub(crate) use hashicorp::nomad::plugins::shared::{hclspec, structs};
 }

@@ -6,23 +6,31 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use tokio::net::UnixListener;
+use tokio::sync::OnceCell;
 use tokio_stream::wrappers::UnixListenerStream;
 use tokio_util::sync::CancellationToken;
+use tonic::Status;
 use tonic::transport::Server;
 
 use crate::base::Base;
 use crate::controls::Controls;
+use crate::device::{DeviceSide, Devices};
+use crate::driver::{DriverSide, Tasks};
 use crate::handshake::{self, HandshakeError};
 use crate::proto::base::base_plugin_server::BasePluginServer;
+use crate::proto::device::device_plugin_server::DevicePluginServer;
+use crate::proto::driver::driver_server::DriverServer;
 use crate::proto::goplugin::grpc_broker_server::GrpcBrokerServer;
 use crate::proto::goplugin::grpc_controller_server::GrpcControllerServer;
 use crate::proto::goplugin::grpc_stdio_server::GrpcStdioServer;
 use crate::proto::health::health_server::HealthServer;
-use ostler_agent::alone::{LoneError, LoneOptions, LonePlugin};
+use ostler_agent::alone::{LivePlugin, LoneError, LoneOptions, LonePlugin};
+use ostler_model::causes;
 use ostler_model::clock;
 use ostler_model::json::JsonObject;
 use ostler_model::limits::NOMAD_PLUGIN_LEAVE_WALL;
 use ostler_model::plugin::PluginKind;
+use ostler_plugin::Plugin;
 
 /// What is served.
 #[derive(Clone, Debug)]
@@ -67,9 +75,52 @@ pub(crate) struct Served {
     /// The process leaves.
     pub left: CancellationToken,
     configured: Mutex<JsonObject>,
+    /// With the first call that is about what runs: Nomad asks a plugin who it is while another process
+    /// of it may still have the data directory.
+    tasks: OnceCell<Arc<Tasks>>,
+    devices: OnceCell<Arc<Devices>>,
 }
 
 impl Served {
+    /// The tasks of a driver.
+    pub(crate) async fn tasks(&self) -> Result<Arc<Tasks>, Status> {
+        let begin = async || match self.live().await? {
+            (Plugin::Driver(plugin), live) => {
+                let begun = Tasks::new(plugin, live, self.found.data_dir());
+                begun.map(Arc::new).map_err(|error| {
+                    Status::internal(format!("the records of tasks cannot be kept: {error}"))
+                })
+            }
+            (Plugin::Device(_), _) => Err(Status::unimplemented("this is a device plugin")),
+        };
+        self.tasks.get_or_try_init(begin).await.cloned()
+    }
+
+    /// The devices of a device plugin.
+    pub(crate) async fn devices(&self) -> Result<Arc<Devices>, Status> {
+        let begin = async || match self.live().await? {
+            (Plugin::Device(plugin), live) => {
+                Ok(Arc::new(Devices::follow(Arc::new(plugin), Some(live))))
+            }
+            (Plugin::Driver(_), _) => Err(Status::unimplemented("this is a driver")),
+        };
+        self.devices.get_or_try_init(begin).await.cloned()
+    }
+
+    async fn live(&self) -> Result<(Plugin, LivePlugin), Status> {
+        let config = self.configured.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let live = self.found.live(config).await;
+        let (plugin, live) = live.map_err(|error| {
+            let text = causes::chain(&error);
+            tracing::error!("{text}");
+            Status::failed_precondition(text)
+        })?;
+        for notice in &live.notices {
+            tracing::warn!("{notice}");
+        }
+        Ok((plugin, live))
+    }
+
     /// Nomad gave a configuration, which fits.
     pub(crate) fn configure(&self, config: JsonObject) {
         *self.configured.lock().unwrap_or_else(PoisonError::into_inner) = config;
@@ -112,7 +163,8 @@ pub async fn serve(options: PluginOptions) -> Result<(), ServeError> {
     let Place { listener, socket, _dir } = Place::make().map_err(ServeError::Socket)?;
     let left = CancellationToken::new();
     let configured = Mutex::new(found.configuration(&JsonObject::default()));
-    let served = Arc::new(Served { found, left: left.clone(), configured });
+    let (tasks, devices) = (OnceCell::new(), OnceCell::new());
+    let served = Arc::new(Served { found, left: left.clone(), configured, tasks, devices });
     let controls = Controls { left: left.clone() };
     let router = Server::builder()
         .add_service(HealthServer::new(controls.clone()))
@@ -120,6 +172,10 @@ pub async fn serve(options: PluginOptions) -> Result<(), ServeError> {
         .add_service(GrpcStdioServer::new(controls.clone()))
         .add_service(GrpcBrokerServer::new(controls))
         .add_service(BasePluginServer::new(Base { served: Arc::clone(&served) }));
+    let router = match is {
+        PluginKind::Driver => router.add_service(DriverServer::new(DriverSide { served })),
+        PluginKind::Device => router.add_service(DevicePluginServer::new(DeviceSide { served })),
+    };
     handshake::announce(&socket)?;
     let serving = router.serve_with_incoming_shutdown(
         UnixListenerStream::new(listener),

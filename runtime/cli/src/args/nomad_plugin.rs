@@ -24,18 +24,17 @@ Exit codes:
   1    it is not Nomad that executed it, or it could not be served
   2    the configuration is wrong"
 )]
-#[group(id = "which", required = true, multiple = false)]
 pub(crate) struct NomadPluginArgs {
     /// The driver: its name, or the file of a component
-    #[arg(long, value_name = "NAME|FILE", group = "which")]
+    #[arg(long, value_name = "NAME|FILE", required_unless_present_any = ["device", "plugin"])]
     pub driver: Option<String>,
 
     /// The device plugin: its name, or the file of a component
-    #[arg(long, value_name = "NAME|FILE", group = "which")]
+    #[arg(long, value_name = "NAME|FILE", conflicts_with = "driver")]
     pub device: Option<String>,
 
     /// The plugin, of either kind: its name, or the file of a component
-    #[arg(long, value_name = "NAME|FILE", group = "which")]
+    #[arg(long, value_name = "NAME|FILE", conflicts_with_all = ["driver", "device"])]
     pub plugin: Option<String>,
 
     /// Configuration file of an agent, for the plugin's block, its grants, and whom is trusted

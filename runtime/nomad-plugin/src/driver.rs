@@ -1,0 +1,237 @@
+//! The driver service: from calls of Nomad to the tasks of one driver.
+//!
+//! ```text
+//! StartTask ─ said: their words into ours ─► tasks: start, note, release ─► handle for Nomad's state
+//! RecoverTask ─ handle ─► tasks: adopt, ask the driver        WaitTask, StopTask, … ─► tasks
+//! ```
+
+mod fingerprint;
+mod record;
+mod refused;
+mod said;
+mod task;
+mod tasks;
+mod usage;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::StreamExt as _;
+use tokio_stream::wrappers::{BroadcastStream, WatchStream};
+use tonic::{Request, Response, Status, Streaming};
+
+use crate::controls::{Answers, until_left};
+use crate::proto::driver::driver_capabilities::{FsIsolation as Fs, MountConfigs};
+use crate::proto::driver::driver_server::Driver as DriverService;
+use crate::proto::driver::network_isolation_spec::NetworkIsolationMode;
+use crate::proto::driver::{self as wire};
+use crate::schema;
+use crate::server::Served;
+use ostler_model::limits::NOMAD_STATS_INTERVAL_MIN;
+use ostler_model::ports::FsIsolation;
+use ostler_plugin::Plugin;
+use ostler_plugin::driver::DriverPlugin;
+
+pub(crate) use fingerprint::attribute;
+pub(crate) use task::wire_time;
+pub(crate) use tasks::Tasks;
+
+/// See the module.
+#[derive(Clone)]
+pub(crate) struct DriverSide {
+    /// What is served.
+    pub served: Arc<Served>,
+}
+
+impl DriverSide {
+    fn described(&self) -> Result<&DriverPlugin, Status> {
+        match self.served.found.described() {
+            Plugin::Driver(plugin) => Ok(plugin),
+            Plugin::Device(_) => Err(Status::unimplemented("this is a device plugin")),
+        }
+    }
+
+    async fn tasks(&self) -> Result<Arc<Tasks>, Status> {
+        self.described()?;
+        self.served.tasks().await
+    }
+}
+
+/// A time that Nomad gives; none is none.
+pub(crate) fn duration(given: Option<prost_types::Duration>) -> Duration {
+    given.and_then(|given| Duration::try_from(given).ok()).unwrap_or_default()
+}
+
+/// Nomad's `exec` into tasks is not done, and the capabilities say so.
+fn no_exec() -> Status {
+    Status::unimplemented("drivers of Ostler do not run commands inside tasks")
+}
+
+#[tonic::async_trait]
+impl DriverService for DriverSide {
+    type FingerprintStream = Answers<wire::FingerprintResponse>;
+    type TaskStatsStream = Answers<wire::TaskStatsResponse>;
+    type TaskEventsStream = Answers<wire::DriverTaskEvent>;
+    type ExecTaskStreamingStream = Answers<wire::ExecTaskStreamingResponse>;
+
+    async fn task_config_schema(
+        &self,
+        _request: Request<wire::TaskConfigSchemaRequest>,
+    ) -> Result<Response<wire::TaskConfigSchemaResponse>, Status> {
+        let spec = schema::spec(self.described()?.task_schema.text());
+        Ok(Response::new(wire::TaskConfigSchemaResponse { spec: Some(spec) }))
+    }
+
+    async fn capabilities(
+        &self,
+        _request: Request<wire::CapabilitiesRequest>,
+    ) -> Result<Response<wire::CapabilitiesResponse>, Status> {
+        let can = &self.described()?.capabilities;
+        // A root that Nomad would copy together is of no use to either: an isolated task gets one of
+        // its host's directories, and a WASM task has directories alone.
+        let fs = match can.fs_isolation {
+            FsIsolation::None => Fs::None,
+            FsIsolation::Chroot | FsIsolation::Preopen => Fs::Image,
+        };
+        let capabilities = wire::DriverCapabilities {
+            send_signals: can.send_signals,
+            exec: false,
+            fs_isolation: fs.into(),
+            network_isolation_modes: vec![NetworkIsolationMode::Host.into()],
+            must_create_network: false,
+            mount_configs: MountConfigs::AnyMounts.into(),
+        };
+        Ok(Response::new(wire::CapabilitiesResponse { capabilities: Some(capabilities) }))
+    }
+
+    async fn fingerprint(
+        &self,
+        _request: Request<wire::FingerprintRequest>,
+    ) -> Result<Response<Self::FingerprintStream>, Status> {
+        let found = self.tasks().await?.fingerprints();
+        let answers = WatchStream::new(found).filter_map(|found| std::future::ready(found.map(Ok)));
+        Ok(until_left(answers, self.served.left.clone()))
+    }
+
+    async fn recover_task(
+        &self,
+        request: Request<wire::RecoverTaskRequest>,
+    ) -> Result<Response<wire::RecoverTaskResponse>, Status> {
+        let handle = request.into_inner().handle;
+        let handle = handle.ok_or_else(|| Status::invalid_argument("there is no handle"))?;
+        self.tasks().await?.recover(handle).await?;
+        Ok(Response::new(wire::RecoverTaskResponse {}))
+    }
+
+    async fn start_task(
+        &self,
+        request: Request<wire::StartTaskRequest>,
+    ) -> Result<Response<wire::StartTaskResponse>, Status> {
+        let task = request.into_inner().task;
+        let task = task.ok_or_else(|| Status::invalid_argument("there is no task"))?;
+        let handle = self.tasks().await?.start(task).await?;
+        let handle = Some(handle);
+        Ok(Response::new(wire::StartTaskResponse { handle, ..Default::default() }))
+    }
+
+    async fn wait_task(
+        &self,
+        request: Request<wire::WaitTaskRequest>,
+    ) -> Result<Response<wire::WaitTaskResponse>, Status> {
+        let task = self.tasks().await?.task(&request.get_ref().task_id)?;
+        let ended = tokio::select! {
+            ended = task.ended() => ended,
+            () = self.served.left.cancelled() => {
+                return Err(Status::unavailable("the plugin leaves; the task goes on"));
+            }
+        };
+        let err = ended.result.error.clone().unwrap_or_default();
+        Ok(Response::new(wire::WaitTaskResponse { result: Some(ended.said()), err }))
+    }
+
+    async fn stop_task(
+        &self,
+        request: Request<wire::StopTaskRequest>,
+    ) -> Result<Response<wire::StopTaskResponse>, Status> {
+        let wire::StopTaskRequest { task_id, timeout, signal } = request.into_inner();
+        let signal = Some(signal).filter(|signal| !signal.is_empty());
+        self.tasks().await?.stop(&task_id, duration(timeout), signal).await?;
+        Ok(Response::new(wire::StopTaskResponse {}))
+    }
+
+    async fn destroy_task(
+        &self,
+        request: Request<wire::DestroyTaskRequest>,
+    ) -> Result<Response<wire::DestroyTaskResponse>, Status> {
+        let wire::DestroyTaskRequest { task_id, force } = request.into_inner();
+        self.tasks().await?.destroy(&task_id, force).await?;
+        Ok(Response::new(wire::DestroyTaskResponse {}))
+    }
+
+    async fn inspect_task(
+        &self,
+        request: Request<wire::InspectTaskRequest>,
+    ) -> Result<Response<wire::InspectTaskResponse>, Status> {
+        let task = self.tasks().await?.task(&request.get_ref().task_id)?;
+        let driver = Some(wire::TaskDriverStatus::default());
+        Ok(Response::new(wire::InspectTaskResponse { task: Some(task.status()), driver }))
+    }
+
+    async fn task_stats(
+        &self,
+        request: Request<wire::TaskStatsRequest>,
+    ) -> Result<Response<Self::TaskStatsStream>, Status> {
+        let wire::TaskStatsRequest { task_id, collection_interval } = request.into_inner();
+        let tasks = self.tasks().await?;
+        let interval = duration(collection_interval).max(NOMAD_STATS_INTERVAL_MIN);
+        let stats = usage::stream(&tasks, tasks.task(&task_id)?, interval);
+        Ok(until_left(stats.map(Ok), self.served.left.clone()))
+    }
+
+    async fn task_events(
+        &self,
+        _request: Request<wire::TaskEventsRequest>,
+    ) -> Result<Response<Self::TaskEventsStream>, Status> {
+        let events = BroadcastStream::new(self.tasks().await?.events());
+        // Those that were lost because Nomad does not read are not missed by anybody.
+        let events = events.filter_map(|event| std::future::ready(event.ok().map(Ok)));
+        Ok(until_left(events, self.served.left.clone()))
+    }
+
+    async fn signal_task(
+        &self,
+        request: Request<wire::SignalTaskRequest>,
+    ) -> Result<Response<wire::SignalTaskResponse>, Status> {
+        let wire::SignalTaskRequest { task_id, signal } = request.into_inner();
+        self.tasks().await?.signal(&task_id, signal).await?;
+        Ok(Response::new(wire::SignalTaskResponse {}))
+    }
+
+    async fn exec_task(
+        &self,
+        _request: Request<wire::ExecTaskRequest>,
+    ) -> Result<Response<wire::ExecTaskResponse>, Status> {
+        Err(no_exec())
+    }
+
+    async fn exec_task_streaming(
+        &self,
+        _request: Request<Streaming<wire::ExecTaskStreamingRequest>>,
+    ) -> Result<Response<Self::ExecTaskStreamingStream>, Status> {
+        Err(no_exec())
+    }
+
+    async fn create_network(
+        &self,
+        _request: Request<wire::CreateNetworkRequest>,
+    ) -> Result<Response<wire::CreateNetworkResponse>, Status> {
+        Err(Status::unimplemented("drivers of Ostler make no networks"))
+    }
+
+    async fn destroy_network(
+        &self,
+        _request: Request<wire::DestroyNetworkRequest>,
+    ) -> Result<Response<wire::DestroyNetworkResponse>, Status> {
+        Err(Status::unimplemented("drivers of Ostler make no networks"))
+    }
+}

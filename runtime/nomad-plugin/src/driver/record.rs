@@ -1,0 +1,211 @@
+//! What is kept of a run: in Nomad's state, with the handle it gets, and in a file of this plugin's own.
+//!
+//! The file is there before the run is let go, so a plugin that is killed before Nomad has the handle
+//! finds the run when Nomad starts the same task again. It says more than the handle where the run
+//! spawned processes later.
+
+use std::fs;
+use std::io::{self, Read as _, Write as _};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use serde::{Deserialize, Serialize};
+
+use ostler_model::digest::Digest;
+use ostler_model::ids::RunId;
+use ostler_model::limits::NOMAD_RECORD_BYTES_MAX;
+use ostler_model::ports::{IdentityRecorder, ProcessIdentity, Started};
+use ostler_model::task::{DriverHandle, Workload};
+use ostler_model::time::Timestamp;
+
+/// Version of [`RunKept`].
+pub(crate) const VERSION: i32 = 1;
+
+/// All that is needed to own a run again.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) struct RunKept {
+    /// The run.
+    pub run: RunId,
+    /// Its processes.
+    pub identities: Vec<ProcessIdentity>,
+    /// The driver's handle.
+    pub handle: DriverHandle,
+    /// Who runs it.
+    pub workload: Workload,
+    /// When it was started.
+    pub started_at: Timestamp,
+}
+
+impl RunKept {
+    /// What the driver answered.
+    pub(crate) fn started(&self) -> Started {
+        Started { handle: self.handle.clone(), workload: self.workload.clone() }
+    }
+
+    /// As bytes for Nomad's state.
+    pub(crate) fn encoded(&self) -> Vec<u8> {
+        // Names, numbers and bytes: it cannot fail.
+        serde_json::to_vec(self).unwrap_or_default()
+    }
+
+    /// What Nomad gives back.
+    pub(crate) fn decoded(bytes: &[u8]) -> Option<Self> {
+        serde_json::from_slice(bytes).ok()
+    }
+}
+
+/// The files, one for each run that is not destroyed.
+#[derive(Clone, Debug)]
+pub(crate) struct Records(PathBuf);
+
+impl Records {
+    /// In this directory, which is made.
+    pub(crate) fn open(dir: PathBuf) -> io::Result<Self> {
+        use std::os::unix::fs::DirBuilderExt as _;
+        fs::DirBuilder::new().recursive(true).mode(0o700).create(&dir)?;
+        Ok(Self(dir))
+    }
+
+    fn path(&self, run: &RunId) -> PathBuf {
+        let digest = Digest::of(run.as_str().as_bytes()).to_string();
+        let digest = digest.rsplit(':').next().unwrap_or_default();
+        self.0.join(format!("{digest}.json"))
+    }
+
+    /// Keep what is known of a run. Blocks.
+    pub(crate) fn keep(&self, kept: &RunKept) -> io::Result<()> {
+        let path = self.path(&kept.run);
+        let beside = path.with_extension("new");
+        let mut file = fs::File::create(&beside)?;
+        file.write_all(&kept.encoded())?;
+        // A crash of the machine ends the run too: nothing need reach the disk before it.
+        drop(file);
+        fs::rename(&beside, &path)
+    }
+
+    /// What is kept of a run. Blocks.
+    pub(crate) fn of(&self, run: &RunId) -> Option<RunKept> {
+        Self::read(&self.path(run)).filter(|kept| kept.run == *run)
+    }
+
+    fn read(path: &Path) -> Option<RunKept> {
+        let mut bytes = Vec::new();
+        let file = fs::File::open(path).ok()?;
+        file.take(NOMAD_RECORD_BYTES_MAX).read_to_end(&mut bytes).ok()?;
+        RunKept::decoded(&bytes)
+    }
+
+    /// Nothing more of a run is kept. Blocks.
+    pub(crate) fn forget(&self, run: &RunId) {
+        match fs::remove_file(self.path(run)) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                tracing::warn!(%run, %error, "the record of a run that is over stays");
+            }
+            _ => {}
+        }
+    }
+}
+
+/// What a run spawned so far.
+#[derive(Debug, Default)]
+pub(crate) struct Spawned {
+    known: Mutex<Known>,
+}
+
+#[derive(Debug, Default)]
+struct Known {
+    identities: Vec<ProcessIdentity>,
+    /// Once the record is written, which each further identity changes.
+    kept: Option<(Records, RunKept)>,
+    /// Nothing may be spawned any more.
+    over: bool,
+}
+
+impl Spawned {
+    /// Takes identities before the processes run.
+    pub(crate) fn recorder(self: &Arc<Self>) -> IdentityRecorder {
+        let this = Arc::clone(self);
+        Arc::new(move |identity| {
+            let this = Arc::clone(&this);
+            let written = tokio::task::spawn_blocking(move || this.add(identity));
+            Box::pin(async move {
+                written.await.unwrap_or_else(|_| Err("the plugin leaves".to_owned()))
+            })
+        })
+    }
+
+    fn add(&self, identity: ProcessIdentity) -> Result<(), String> {
+        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        if known.over {
+            return Err("the start was given up".to_owned());
+        }
+        known.identities.push(identity);
+        let identities = known.identities.clone();
+        match &mut known.kept {
+            Some((records, kept)) => {
+                kept.identities = identities;
+                records.keep(kept).map_err(|error| error.to_string())
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// Nothing may be spawned any more.
+    pub(crate) fn give_up(&self) {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner).over = true;
+    }
+
+    /// Write the record, with what is known so far, and from here on with what comes. Blocks.
+    pub(crate) fn keep(&self, records: &Records, kept: RunKept) -> io::Result<RunKept> {
+        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        for identity in kept.identities {
+            if !known.identities.contains(&identity) {
+                known.identities.push(identity);
+            }
+        }
+        let kept = RunKept { identities: known.identities.clone(), ..kept };
+        records.keep(&kept)?;
+        known.kept = Some((records.clone(), kept.clone()));
+        Ok(kept)
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "tests")]
+mod tests {
+    use super::*;
+    use ostler_model::ids::{AllocId, TaskName};
+
+    #[test]
+    fn what_is_kept_of_a_run_is_found_again_until_it_is_forgotten() {
+        let dir = tempfile::tempdir().unwrap();
+        let records = Records::open(dir.path().join("tasks")).unwrap();
+        let run = RunId::new(AllocId::default(), &TaskName::new("web").unwrap(), 7);
+        let kept = RunKept {
+            run: run.clone(),
+            identities: Vec::new(),
+            handle: DriverHandle { plugin: "wasm".to_owned(), version: 1, data: vec![0, 255] },
+            workload: Workload::WasmTask("1".to_owned()),
+            started_at: Timestamp::from_nanos(5),
+        };
+        assert_eq!(records.of(&run), None);
+        let spawned = Spawned::default();
+        let written = spawned.keep(&records, kept.clone()).unwrap();
+        assert_eq!((records.of(&run).as_ref(), &written), (Some(&kept), &kept));
+        let identity = ProcessIdentity {
+            pid: 1,
+            start_ticks: 2,
+            boot_id: "b".to_owned(),
+            cgroup: None,
+            supervisor: None,
+        };
+        spawned.add(identity.clone()).unwrap();
+        assert_eq!(records.of(&run).unwrap().identities, [identity.clone()]);
+        assert_eq!(RunKept::decoded(&kept.encoded()), Some(kept));
+        spawned.give_up();
+        assert!(spawned.add(identity).is_err());
+        records.forget(&run);
+        assert_eq!(records.of(&run), None);
+        assert_eq!(RunKept::decoded(b"{}"), None);
+    }
+}
