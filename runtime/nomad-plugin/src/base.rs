@@ -11,6 +11,7 @@ use crate::proto::base::{
 };
 use crate::server::Served;
 use crate::{schema, values};
+use ostler_model::json::JsonObject;
 use ostler_model::plugin::PluginKind;
 use ostler_plugin::{Plugin, schema::one_line};
 
@@ -47,7 +48,9 @@ impl BasePlugin for Base {
         &self,
         _request: Request<ConfigSchemaRequest>,
     ) -> Result<Response<ConfigSchemaResponse>, Status> {
-        let spec = schema::spec(config_schema(self.served.found.described()).text());
+        let found = &self.served.found;
+        let there = found.configuration(&JsonObject::default());
+        let spec = schema::spec(config_schema(found.described()).text(), &there);
         Ok(Response::new(ConfigSchemaResponse { spec: Some(spec) }))
     }
 

@@ -27,6 +27,7 @@ use crate::proto::driver::network_isolation_spec::NetworkIsolationMode;
 use crate::proto::driver::{self as wire};
 use crate::schema;
 use crate::server::Served;
+use ostler_model::json::JsonObject;
 use ostler_model::limits::NOMAD_STATS_INTERVAL_MIN;
 use ostler_model::ports::FsIsolation;
 use ostler_plugin::Plugin;
@@ -78,7 +79,8 @@ impl DriverService for DriverSide {
         &self,
         _request: Request<wire::TaskConfigSchemaRequest>,
     ) -> Result<Response<wire::TaskConfigSchemaResponse>, Status> {
-        let spec = schema::spec(self.described()?.task_schema.text());
+        let none = JsonObject::default();
+        let spec = schema::spec(self.described()?.task_schema.text(), &none);
         Ok(Response::new(wire::TaskConfigSchemaResponse { spec: Some(spec) }))
     }
 

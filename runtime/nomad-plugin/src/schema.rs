@@ -16,6 +16,7 @@ pub(crate) use ostler_plugin::schema::ConfigSchema;
 
 use crate::proto::hclspec::spec::Block as Of;
 use crate::proto::hclspec::{Attr, Block, BlockAttrs, BlockList, Object, Spec};
+use ostler_model::json::JsonObject;
 
 /// Objects within objects: below that anything may stand.
 const DEPTH_MAX: usize = 8;
@@ -115,10 +116,12 @@ impl<'a> Schema<'a> {
 }
 
 /// The specification of a schema's text, which was checked to be one. Without properties: an empty object.
-pub(crate) fn spec(text: &str) -> Spec {
+/// What is `there` already need not be given.
+pub(crate) fn spec(text: &str, there: &JsonObject) -> Spec {
     let root: Value = serde_json::from_str(text).unwrap_or_default();
     let attributes = match Schema::whole(&root).shape() {
-        Shape::Object(properties, required) => {
+        Shape::Object(properties, mut required) => {
+            required.retain(|name| !there.map().contains_key(*name));
             object(Schema::whole(&root), properties, &required, 0)
         }
         _ => Object::default(),
@@ -177,7 +180,7 @@ mod tests {
     use super::*;
 
     fn of(schema: &Value) -> HashMap<String, Spec> {
-        match spec(&schema.to_string()).block.unwrap() {
+        match spec(&schema.to_string(), &JsonObject::default()).block.unwrap() {
             Of::Object(object) => object.attributes,
             other => panic!("{other:?}"),
         }
@@ -218,11 +221,24 @@ mod tests {
     }
 
     #[test]
+    fn what_the_operator_configured_elsewhere_need_not_be_given() {
+        let schema = json!({"type": "object", "required": ["dir", "name"],
+            "properties": {"dir": {"type": "string"}, "name": {"type": "string"}}});
+        let there = JsonObject::from(json!({"dir": "/x"}).as_object().unwrap().clone());
+        let Some(Of::Object(object)) = spec(&schema.to_string(), &there).block else { panic!() };
+        let required = |name: &str| match &object.attributes[name].block {
+            Some(Of::Attr(attr)) => attr.required,
+            other => panic!("{other:?}"),
+        };
+        assert_eq!((required("dir"), required("name")), (false, true));
+    }
+
+    #[test]
     fn a_schema_that_refers_to_itself_ends() {
         let looped = json!({"type": "object", "properties": {"a": {"$ref": "#"}}});
         assert!(of(&looped).contains_key("a"));
         let looped = json!({"$ref": "#"});
         assert!(of(&looped).is_empty());
-        assert!(matches!(spec("").block, Some(Of::Object(_))));
+        assert!(matches!(spec("", &JsonObject::default()).block, Some(Of::Object(_))));
     }
 }

@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 use ostler_model::digest::Digest;
 use ostler_model::ids::RunId;
 use ostler_model::limits::NOMAD_RECORD_BYTES_MAX;
-use ostler_model::ports::{IdentityRecorder, ProcessIdentity, Started};
+use ostler_model::ports::{IdentityRecorder, ProcessIdentity};
 use ostler_model::task::{DriverHandle, Workload};
 use ostler_model::time::Timestamp;
 
@@ -37,11 +37,6 @@ pub(crate) struct RunKept {
 }
 
 impl RunKept {
-    /// What the driver answered.
-    pub(crate) fn started(&self) -> Started {
-        Started { handle: self.handle.clone(), workload: self.workload.clone() }
-    }
-
     /// As bytes for Nomad's state.
     pub(crate) fn encoded(&self) -> Vec<u8> {
         // Names, numbers and bytes: it cannot fail.

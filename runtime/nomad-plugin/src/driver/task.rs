@@ -43,8 +43,8 @@ pub(crate) struct Task {
     pub context: Arc<TaskContext>,
     /// What is kept of it.
     pub kept: RunKept,
-    /// What it spawned.
-    pub spawned: Arc<Spawned>,
+    /// What it spawned, and what it may spawn later.
+    _spawned: Arc<Spawned>,
     ended: watch::Sender<Option<TaskEnd>>,
 }
 
@@ -56,7 +56,7 @@ impl Task {
         kept: RunKept,
         spawned: Arc<Spawned>,
     ) -> Self {
-        Self { id, name, context, kept, spawned, ended: watch::Sender::new(None) }
+        Self { id, name, context, kept, _spawned: spawned, ended: watch::Sender::new(None) }
     }
 
     /// It ended; the first end stays.
