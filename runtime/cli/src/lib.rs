@@ -26,6 +26,7 @@ mod interrupt;
 mod job;
 mod join;
 mod logging;
+mod logging_hclog;
 mod man;
 mod node;
 mod node_join_check;
@@ -94,7 +95,10 @@ pub fn main(args: impl IntoIterator<Item = OsString>) -> ExitCode {
         }
     };
     let terminal = Terminal::detect();
-    let _log = logging::start(log_level(&cli), &terminal);
+    let _log = match &cli.command {
+        Command::NomadPlugin(_) => logging::start_for_nomad(log_level(&cli), &terminal),
+        _ => logging::start(log_level(&cli), &terminal),
+    };
     let runtime = match ostler_sandbox::threads::control_runtime() {
         Ok(runtime) => runtime,
         Err(error) => {

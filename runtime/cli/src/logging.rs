@@ -14,6 +14,7 @@ use tracing_subscriber::EnvFilter;
 use tracing_subscriber::fmt::MakeWriter;
 use tracing_subscriber::util::SubscriberInitExt as _;
 
+use super::logging_hclog::HcLog;
 use super::output;
 use super::terminal::Terminal;
 use ostler_model::limits::{LOG_END_WAIT, LOG_QUEUE_BYTES_MAX};
@@ -24,15 +25,9 @@ const FILTER_VARIABLE: &str = "OSTLER_LOG";
 /// Start logging: warnings, with `-v` more, or what `OSTLER_LOG` says. What is logged is written by
 /// the time the result is dropped, unless standard error takes it too slowly.
 pub(super) fn start(verbose: u8, terminal: &Terminal) -> Written {
-    let given = std::env::var(FILTER_VARIABLE).ok().filter(|text| !text.is_empty());
-    let filter = given.map_or_else(|| EnvFilter::try_new(level(verbose)), EnvFilter::try_new);
-    let filter = filter.unwrap_or_else(|error| {
-        output::warning(terminal, &format!("{FILTER_VARIABLE} is no filter ({error}); try debug"));
-        EnvFilter::new(level(verbose))
-    });
     let lines = Lines::to(io::stderr);
     let subscriber = tracing_subscriber::fmt()
-        .with_env_filter(filter)
+        .with_env_filter(filter(verbose, terminal))
         .with_writer(lines.clone())
         .with_ansi(terminal.stderr_colours())
         .with_target(verbose > 1)
@@ -42,6 +37,30 @@ pub(super) fn start(verbose: u8, terminal: &Terminal) -> Written {
     // Only fails when there is a subscriber already.
     let _there_already = subscriber.try_init();
     Written(lines)
+}
+
+/// As [`start`], in the lines that Nomad reads of its plugins.
+pub(super) fn start_for_nomad(verbose: u8, terminal: &Terminal) -> Written {
+    let lines = Lines::to(io::stderr);
+    let subscriber = tracing_subscriber::fmt()
+        .with_env_filter(filter(verbose, terminal))
+        .with_writer(lines.clone())
+        .log_internal_errors(false)
+        .event_format(HcLog)
+        .finish();
+    // Only fails when there is a subscriber already.
+    let _there_already = subscriber.try_init();
+    Written(lines)
+}
+
+/// What is logged.
+fn filter(verbose: u8, terminal: &Terminal) -> EnvFilter {
+    let given = std::env::var(FILTER_VARIABLE).ok().filter(|text| !text.is_empty());
+    let filter = given.map_or_else(|| EnvFilter::try_new(level(verbose)), EnvFilter::try_new);
+    filter.unwrap_or_else(|error| {
+        output::warning(terminal, &format!("{FILTER_VARIABLE} is no filter ({error}); try debug"));
+        EnvFilter::new(level(verbose))
+    })
 }
 
 /// The filter of `-v` given so often. Libraries stay one level quieter than the agent.

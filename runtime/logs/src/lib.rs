@@ -22,6 +22,7 @@ mod stream;
 mod tail;
 
 pub use self::files::{LogError, StreamKind};
+pub use self::named_pipe::end_pipe;
 pub use self::outside::{OutsideWriter, task_sink};
 pub use self::stream::{LogStream, TaskLogs};
 pub use self::tail::{Chunk, Follower, From, LINE_BYTES_MAX, Line, LineFollower};

@@ -12,6 +12,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{FileType, Mode, OFlags, fstat, openat};
 use rustix::io::Errno;
 
+use ostler_model::ports::SinkFiles;
 use ostler_model::limits::{PIPE_LOOK_PAUSE_MS, PIPE_READER_LOOKS, PIPE_WRITE_WAIT_MS};
 
 /// Nanoseconds of a millisecond.
@@ -94,6 +95,17 @@ impl PipeWriter {
     }
 }
 
+/// The task of this pipe ended. Who opened it to read and had nothing to read yet waits for a first writer:
+/// that one has come and gone now. Never waits; does nothing for files.
+pub fn end_pipe(files: &SinkFiles) {
+    if files.files_max > 0 {
+        return;
+    }
+    let flags = OFlags::WRONLY | OFlags::NONBLOCK | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    // Without a reader there is nobody to tell.
+    drop(openat(&files.dir, &files.prefix, flags, Mode::empty()));
+}
+
 /// How a write went.
 enum Put {
     All,
@@ -172,6 +184,21 @@ mod tests {
             pause(5);
         }
         reader.join().unwrap();
+    }
+
+    #[test]
+    fn a_reader_that_waits_for_a_first_writer_is_told_that_there_will_be_none() {
+        let dir = tempfile::tempdir().unwrap();
+        made(dir.path());
+        let path = dir.path().join("out");
+        let reader = std::thread::spawn(move || std::fs::read(path).unwrap());
+        let opened = std::sync::Arc::new(std::fs::File::open(dir.path()).unwrap().into());
+        let files = SinkFiles::pipe(opened, "out".to_owned());
+        while !reader.is_finished() {
+            end_pipe(&files);
+            pause(5);
+        }
+        assert!(reader.join().unwrap().is_empty());
     }
 
     #[test]

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use tokio::net::UnixListener;
+use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::OnceCell;
 use tokio_stream::wrappers::UnixListenerStream;
 use tokio_util::sync::CancellationToken;
@@ -147,6 +148,23 @@ impl Place {
     }
 }
 
+/// A terminal interrupts Nomad and its plugins together: Nomad says then whether this one ends. Whoever
+/// terminates this process alone means it.
+fn heed_signals(left: &CancellationToken) -> io::Result<()> {
+    let mut interrupted = signal(SignalKind::interrupt())?;
+    let mut terminated = signal(SignalKind::terminate())?;
+    let left = left.clone();
+    tokio::spawn(async move {
+        loop {
+            tokio::select! {
+                Some(()) = interrupted.recv() => {}
+                _ = terminated.recv() => break left.cancel(),
+            }
+        }
+    });
+    Ok(())
+}
+
 /// Serve one plugin to the Nomad client that executed this process, until it says that it is over. To be
 /// called on the control runtime. Tasks go on.
 ///
@@ -176,6 +194,7 @@ pub async fn serve(options: PluginOptions) -> Result<(), ServeError> {
         PluginKind::Driver => router.add_service(DriverServer::new(DriverSide { served })),
         PluginKind::Device => router.add_service(DevicePluginServer::new(DeviceSide { served })),
     };
+    heed_signals(&left).map_err(ServeError::Socket)?;
     handshake::announce(&socket)?;
     let serving = router.serve_with_incoming_shutdown(
         UnixListenerStream::new(listener),

@@ -260,6 +260,12 @@ impl Tasks {
                 ExitResult::from(raw.clone())
             }
         };
+        // Nomad's reader of a pipe that nothing was written to would hold up the task's next start.
+        let sinks = [&task.context.stdout, &task.context.stderr].map(|sink| sink.files());
+        let ended = tokio::task::spawn_blocking(move || {
+            sinks.iter().flatten().for_each(ostler_logs::end_pipe);
+        });
+        let _told = ended.await;
         task.end(TaskEnd { result, at: raw.finished_at });
     }
 
