@@ -120,9 +120,11 @@ impl LonePlugin {
         }
         let (services, notices) = living(&self.options, Arc::clone(&self.sandbox)).await?;
         let runtime = PluginRuntime::new(services.clone()).map_err(AgentError::from)?;
-        let plugin = self.lone.load(runtime, Some(config)).await.map_err(|reason| {
-            LoneError::Refused { name: self.options.which.clone(), reason }
-        })?;
+        let plugin = self
+            .lone
+            .load(runtime, Some(config))
+            .await
+            .map_err(|reason| LoneError::Refused { name: self.options.which.clone(), reason })?;
         let workloads = Arc::new(HostWorkloads {
             processes: services.processes.clone(),
             wasm_tasks: Arc::clone(&services.wasm_tasks),
@@ -169,13 +171,8 @@ fn processes(options: &LoneOptions, ends_tasks: bool) -> Result<ProcessHost, Age
 fn describing(options: &LoneOptions, sandbox: Arc<Sandbox>) -> Result<HostServices, AgentError> {
     let control = tokio::runtime::Handle::current();
     let (clock, rng) = (Clock::system(), Rng::system());
-    let tasks = WasmTaskHost::new(
-        Arc::clone(&sandbox),
-        control.clone(),
-        clock.clone(),
-        rng.clone(),
-        None,
-    )?;
+    let tasks =
+        WasmTaskHost::new(Arc::clone(&sandbox), control.clone(), clock.clone(), rng.clone(), None)?;
     let processes = processes(options, true)?;
     Ok(HostServices { sandbox, processes, wasm_tasks: Arc::new(tasks), clock, rng, control })
 }

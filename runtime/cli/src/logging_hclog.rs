@@ -6,6 +6,7 @@ use serde_json::{Map, Value};
 use tracing::field::{Field, Visit};
 use tracing::{Event, Subscriber};
 use tracing_subscriber::fmt::format::Writer;
+use tracing_subscriber::fmt::time::{FormatTime as _, SystemTime};
 use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields};
 use tracing_subscriber::registry::LookupSpan;
 
@@ -27,8 +28,10 @@ where
         let level = event.metadata().level().as_str().to_lowercase();
         fields.0.insert("@level".to_owned(), level.into());
         fields.0.insert("@module".to_owned(), "ostler".into());
+        let mut now = String::new();
+        SystemTime.format_time(&mut Writer::new(&mut now))?;
+        fields.0.insert("@timestamp".to_owned(), now.into());
         event.record(&mut fields);
-        // Nomad stamps each line with the time that it reads it.
         writeln!(writer, "{}", Value::Object(fields.0))
     }
 }

@@ -12,8 +12,8 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{FileType, Mode, OFlags, fstat, openat};
 use rustix::io::Errno;
 
-use ostler_model::ports::SinkFiles;
 use ostler_model::limits::{PIPE_LOOK_PAUSE_MS, PIPE_READER_LOOKS, PIPE_WRITE_WAIT_MS};
+use ostler_model::ports::SinkFiles;
 
 /// Nanoseconds of a millisecond.
 const NANOS: i64 = 1_000_000;
@@ -77,9 +77,8 @@ impl PipeWriter {
             let flags = OFlags::WRONLY | OFlags::NONBLOCK | OFlags::NOFOLLOW | OFlags::CLOEXEC;
             match openat(&self.dir, &self.name, flags, Mode::empty()) {
                 Ok(pipe) => {
-                    let is_pipe = fstat(&pipe).is_ok_and(|stat| {
-                        FileType::from_raw_mode(stat.st_mode) == FileType::Fifo
-                    });
+                    let is_pipe = fstat(&pipe)
+                        .is_ok_and(|stat| FileType::from_raw_mode(stat.st_mode) == FileType::Fifo);
                     return is_pipe.then_some(pipe);
                 }
                 // No reader.

@@ -15,8 +15,8 @@ use tonic::{Request, Response, Status};
 
 use crate::controls::{Answers, until_left};
 use crate::driver::{attribute, duration, wire_time};
-use crate::proto::device::device_plugin_server::DevicePlugin as DeviceService;
 use crate::proto::device as wire;
+use crate::proto::device::device_plugin_server::DevicePlugin as DeviceService;
 use crate::proto::structs;
 use crate::server::Served;
 use ostler_agent::alone::LivePlugin;
@@ -271,10 +271,7 @@ fn object(given: &StatObject) -> structs::StatObject {
     let nested: BTreeMap<_, _> =
         given.nested.iter().map(|(name, one)| (name.clone(), object(one))).collect();
     let attributes = given.attributes.iter().map(|(name, one)| (name.clone(), value(one)));
-    structs::StatObject {
-        nested: nested.into_iter().collect(),
-        attributes: attributes.collect(),
-    }
+    structs::StatObject { nested: nested.into_iter().collect(), attributes: attributes.collect() }
 }
 
 fn value(given: &StatValue) -> structs::StatValue {

@@ -144,9 +144,8 @@ fn object(
 
 fn property(schema: Schema<'_>, name: &str, required: bool, depth: usize) -> Spec {
     let name = name.to_owned();
-    let any = |r#type: &str| {
-        Of::Attr(Attr { name: name.clone(), r#type: r#type.to_owned(), required })
-    };
+    let any =
+        |r#type: &str| Of::Attr(Attr { name: name.clone(), r#type: r#type.to_owned(), required });
     let nested = |schema: Schema<'_>, properties, required: &[&str]| {
         let inside = object(schema, properties, required, depth + 1);
         Some(Box::new(Spec { block: Some(Of::Object(inside)) }))

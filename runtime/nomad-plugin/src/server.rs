@@ -141,8 +141,10 @@ impl Place {
         let parent = std::env::var_os("PLUGIN_UNIX_SOCKET_DIR").filter(|dir| !dir.is_empty());
         let parent = parent.map_or_else(std::env::temp_dir, PathBuf::from);
         let owner = std::fs::Permissions::from_mode(0o700);
-        let dir =
-            tempfile::Builder::new().prefix("ostler-plugin-").permissions(owner).tempdir_in(parent)?;
+        let dir = tempfile::Builder::new()
+            .prefix("ostler-plugin-")
+            .permissions(owner)
+            .tempdir_in(parent)?;
         let socket = dir.path().join("grpc");
         Ok(Self { listener: UnixListener::bind(&socket)?, socket, _dir: dir })
     }

@@ -50,9 +50,7 @@ fn json(value: Value) -> Json {
         },
         Value::F32(number) => float(f64::from(number)),
         Value::F64(number) => float(number),
-        Value::String(text) => {
-            Json::String(String::from_utf8_lossy(text.as_bytes()).into_owned())
-        }
+        Value::String(text) => Json::String(String::from_utf8_lossy(text.as_bytes()).into_owned()),
         Value::Binary(bytes) => Json::String(String::from_utf8_lossy(&bytes).into_owned()),
         Value::Array(values) => Json::Array(values.into_iter().map(json).collect()),
         Value::Map(entries) => {
@@ -160,7 +158,8 @@ mod tests {
     proptest! {
         #[test]
         fn whatever_comes_is_a_configuration_or_an_error(bytes in prop::collection::vec(any::<u8>(), 0..300)) {
-            let _either = configuration(&bytes, r#"{"type":"object","properties":{"a":{"$ref":"#"}}}"#);
+            let schema = json!({"type": "object", "properties": {"a": {"$ref": "#"}}});
+            let _either = configuration(&bytes, &schema.to_string());
         }
     }
 }

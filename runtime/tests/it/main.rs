@@ -44,6 +44,7 @@ mod isolation;
 mod leaks;
 mod machine;
 mod node_trouble;
+mod nomad_plugin;
 mod plugin_check;
 mod plugin_containment;
 mod plugin_faults;

@@ -9,7 +9,7 @@ use super::verify::Registries;
 use super::{Dirs, PluginStatus};
 use crate::upgrade::kept::Choice;
 use ostler_artifact::trust;
-use ostler_model::config::{AgentConfig, PluginBlock};
+use ostler_model::config::AgentConfig;
 use ostler_model::json::JsonObject;
 use ostler_plugin::{Plugin, PluginRuntime};
 
@@ -33,7 +33,7 @@ impl Lone {
             true => {
                 let stem = path.file_stem().map(|stem| stem.to_string_lossy().into_owned());
                 let name = stem.ok_or_else(|| format!("{which:?} names no file"))?;
-                let block = config.plugins.entry(name.clone()).or_insert_with(PluginBlock::default);
+                let block = config.plugins.entry(name.clone()).or_default();
                 block.file = Some(path.to_owned());
                 block.source = None;
                 name
@@ -52,7 +52,9 @@ impl Lone {
         // Whoever names it asks for it.
         candidate.enabled |= !candidate.configured;
         if !candidate.enabled {
-            return Err(format!("the plugin block {name} of the configuration has enabled = false"));
+            return Err(format!(
+                "the plugin block {name} of the configuration has enabled = false"
+            ));
         }
         Ok(Self { config, data_dir, candidate })
     }

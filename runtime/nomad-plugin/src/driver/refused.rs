@@ -23,11 +23,8 @@ pub(crate) fn start(message: String, recoverable: bool) -> Status {
     let detail = RecoverableError { recoverable }.encode_to_vec();
     let detail = Any { type_url: RECOVERABLE.to_owned(), value: detail };
     let code = Code::FailedPrecondition;
-    let status = rpc::Status {
-        code: i32::from(code),
-        message: message.clone(),
-        details: vec![detail],
-    };
+    let status =
+        rpc::Status { code: i32::from(code), message: message.clone(), details: vec![detail] };
     Status::with_details(code, message, status.encode_to_vec().into())
 }
 

@@ -166,9 +166,9 @@ impl Tasks {
         let call = self.driver.start(Arc::clone(&context), config);
         let started = match clock::timeout(START_WALL_MAX, call).await {
             Some(started) => started,
-            None => Err(PluginCallError::Recoverable(format!(
-                "no answer within {START_WALL_MAX:?}"
-            ))),
+            None => {
+                Err(PluginCallError::Recoverable(format!("no answer within {START_WALL_MAX:?}")))
+            }
         };
         let begun = match started {
             Ok(started) => self.let_go(&context, &spawned, started).await,
@@ -205,8 +205,9 @@ impl Tasks {
         let (records, spawned) = (self.records.clone(), Arc::clone(spawned));
         let kept = tokio::task::spawn_blocking(move || spawned.keep(&records, kept)).await;
         let kept = kept.map_err(|_| Status::unavailable("the plugin leaves"))?;
-        let kept = kept
-            .map_err(|error| refused::start(format!("the run cannot be recorded: {error}"), true))?;
+        let kept = kept.map_err(|error| {
+            refused::start(format!("the run cannot be recorded: {error}"), true)
+        })?;
         let released = self.live.workloads.release(&kept.run).await;
         released.map_err(|error| refused::start(error, true))?;
         Ok(kept)
@@ -243,7 +244,9 @@ impl Tasks {
                     let finished_at = self.clock.now();
                     return RawExit { error, finished_at, ..RawExit::default() };
                 }
-                Err(error) => tracing::warn!(task = task.id, %error, "inspect failed, asking again"),
+                Err(error) => {
+                    tracing::warn!(task = task.id, %error, "inspect failed, asking again")
+                }
             }
         }
     }
@@ -282,7 +285,8 @@ impl Tasks {
 
     /// Own a task of an earlier process again.
     pub(crate) async fn recover(self: &Arc<Self>, handle: wire::TaskHandle) -> Result<(), Status> {
-        let task = handle.config.ok_or_else(|| Status::invalid_argument("no task in the handle"))?;
+        let task =
+            handle.config.ok_or_else(|| Status::invalid_argument("no task in the handle"))?;
         let _turn = self.turn(&task.id)?;
         if self.task(&task.id).is_ok() {
             return Ok(());
@@ -363,7 +367,9 @@ impl Tasks {
             }
             let call = self.driver.recover(Arc::clone(context), kept.handle.clone());
             match self.bounded(call).await {
-                Ok(Started { handle, workload }) => return Ok(RunKept { handle, workload, ..kept }),
+                Ok(Started { handle, workload }) => {
+                    return Ok(RunKept { handle, workload, ..kept });
+                }
                 Err(error) if error.recoverable() => why = error.to_string(),
                 Err(error) => return Err(error.to_string()),
             }

@@ -25,6 +25,11 @@ fn free_port() -> u16 {
 impl NomadServer {
     /// A server that has a leader; none, said aloud, without `NOMAD_BIN`.
     pub async fn start() -> Option<Self> {
+        Self::start_with("").await
+    }
+
+    /// As [`Self::start`], with more in its configuration: a client of its own, for example.
+    pub async fn start_with(more: &str) -> Option<Self> {
         let Some(program) = std::env::var_os("NOMAD_BIN").map(PathBuf::from) else {
             not_asked("NOMAD_BIN names no stock Nomad");
             return None;
@@ -36,7 +41,7 @@ impl NomadServer {
             "name = \"s1\"\ndata_dir = \"{}\"\nbind_addr = \"127.0.0.1\"\nadvertise {{\n \
              http = \"127.0.0.1:{http}\"\n rpc = \"127.0.0.1:{rpc}\"\n serf = \"127.0.0.1:{serf}\"\n}}\n\
              ports {{\n http = {http}\n rpc = {rpc}\n serf = {serf}\n}}\n\
-             server {{\n enabled = true\n bootstrap_expect = 1\n}}\n",
+             server {{\n enabled = true\n bootstrap_expect = 1\n}}\n{more}",
             dir.path().join("state").display()
         );
         std::fs::write(&config, text).unwrap();
