@@ -49,9 +49,7 @@ impl Client {
         std::fs::create_dir(&plugins).unwrap();
         let modules = dir.path().join("modules");
         std::fs::create_dir(&modules).unwrap();
-        let toolbox =
-            fixtures::ALL.iter().find(|path| path.ends_with("wasip2/release/toolbox.wasm"));
-        std::fs::copy(toolbox.unwrap(), modules.join("toolbox.wasm")).unwrap();
+        std::fs::copy(fixtures::TOOLBOX, modules.join("toolbox.wasm")).unwrap();
         let mut config = format!(
             "plugin_dir = \"{}\"\nclient {{\n enabled = true\n host_volume \"modules\" {{\n  path = \"{}\"\n  \
              read_only = true\n }}\n options {{\n  \"fingerprint.denylist\" = \"env_aws,env_gce,env_azure\"\n }}\n}}\n",
@@ -164,7 +162,8 @@ async fn a_stock_client_runs_tasks_and_assigns_devices() {
     let status = client.nomad.does(&["alloc", "status", &native]).await;
     assert!(status.contains("Exit Code: 3"), "{status}");
 
-    client.run("wrong", "batch", &client.toolbox("\"args\"\n    memory = 4096", "")).await;
+    let wrong = client.toolbox("\"args\"", "").replace("args = [", "memory = 4096\n    args = [");
+    client.run("wrong", "batch", &wrong).await;
     let wrong = client.alloc("wrong", "failed").await;
     let status = client.nomad.does(&["alloc", "status", &wrong]).await;
     assert!(status.contains("Driver Failure"), "{status}");
