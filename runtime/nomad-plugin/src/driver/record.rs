@@ -195,7 +195,8 @@ mod tests {
             supervisor: None,
         };
         spawned.add(identity.clone()).unwrap();
-        assert_eq!(records.of(&run).unwrap().identities, [identity.clone()]);
+        let known = records.of(&run).unwrap().identities;
+        assert_eq!(known, std::slice::from_ref(&identity));
         assert_eq!(RunKept::decoded(&kept.encoded()), Some(kept));
         spawned.give_up();
         assert!(spawned.add(identity).is_err());
