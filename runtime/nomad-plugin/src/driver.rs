@@ -91,9 +91,10 @@ impl DriverService for DriverSide {
         let can = &self.described()?.capabilities;
         // A root that Nomad would copy together is of no use to either: an isolated task gets one of
         // its host's directories, and a WASM task has directories alone.
-        let fs = match can.fs_isolation {
-            FsIsolation::None => Fs::None,
-            FsIsolation::Chroot | FsIsolation::Preopen => Fs::Image,
+        // A task without a root of its own would not see a volume where its job says.
+        let (fs, mounts) = match can.fs_isolation {
+            FsIsolation::None => (Fs::None, MountConfigs::NoMounts),
+            FsIsolation::Chroot | FsIsolation::Preopen => (Fs::Image, MountConfigs::AnyMounts),
         };
         let capabilities = wire::DriverCapabilities {
             send_signals: can.send_signals,
@@ -101,7 +102,7 @@ impl DriverService for DriverSide {
             fs_isolation: fs.into(),
             network_isolation_modes: vec![NetworkIsolationMode::Host.into()],
             must_create_network: false,
-            mount_configs: MountConfigs::AnyMounts.into(),
+            mount_configs: mounts.into(),
         };
         Ok(Response::new(wire::CapabilitiesResponse { capabilities: Some(capabilities) }))
     }

@@ -334,14 +334,15 @@ impl Inner {
             .iter()
             .map(|mount| (PathBuf::from(&mount.host_path), mount.read_only))
             .collect();
-        let all = context.alloc_dir.parent().and_then(Path::parent);
-        if let Some(all) = all.filter(|_| !self.options.own_allocations) {
-            outside.push((all.to_owned(), false));
-        }
         outside.sort();
         for (path, read_only) in &outside {
             let how = if *read_only { "reading" } else { "writing" };
             key = format!("{key}, {how} {}", path.display());
+        }
+        let all = context.alloc_dir.parent().and_then(Path::parent);
+        if let Some(all) = all.filter(|_| !self.options.own_allocations) {
+            key = format!("{key}, allocations in {}", all.display());
+            outside.push((all.to_owned(), false));
         }
         (key, outside)
     }
@@ -430,7 +431,7 @@ impl Inner {
     /// A run of a worker was forgotten. One that is for few tasks ends with the last of them.
     fn left(self: &Arc<Self>, worker: &Arc<Worker>) {
         let last = worker.runs.fetch_sub(1, Ordering::Relaxed) == 1;
-        if !last || worker.key == "node" || !worker.current {
+        if !last || is_for_all(&worker.key) || !worker.current {
             return;
         }
         let (this, worker) = (Arc::clone(self), Arc::clone(worker));
@@ -445,6 +446,13 @@ impl Inner {
             }
         });
     }
+}
+
+/// Is a worker of this key one for all tasks but those with directories of their own? It is of use again
+/// soon.
+fn is_for_all(key: &str) -> bool {
+    let (all, more) = key.split_once(", ").unwrap_or((key, ""));
+    all == "node" && (more.is_empty() || more.starts_with("allocations in "))
 }
 
 impl Hears for Inner {
@@ -524,4 +532,23 @@ fn dirs_of(dir: &Path) -> io::Result<Vec<PathBuf>> {
         entries => entries?,
     };
     entries.map(|entry| Ok(entry?.path())).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::is_for_all;
+
+    #[test]
+    fn the_worker_of_all_tasks_is_kept_and_those_of_few_are_not() {
+        for (key, kept) in [
+            ("node", true),
+            ("node, allocations in /nomad/alloc", true),
+            ("node, reading /data", false),
+            ("node, reading /data, allocations in /nomad/alloc", false),
+            ("job web", false),
+            ("job web, allocations in /nomad/alloc", false),
+        ] {
+            assert_eq!(is_for_all(key), kept, "{key}");
+        }
+    }
 }
