@@ -15,6 +15,7 @@ use ostler_model::alloc::Allocation;
 use ostler_model::ids::{AllocId, JobId, TaskName};
 use ostler_model::job::Job;
 use ostler_model::saved::JobOrigin;
+use ostler_model::session::{ExecCommand, ExecSession};
 use ostler_model::signal::full_name;
 
 impl AgentHandle {
@@ -172,6 +173,24 @@ impl AgentHandle {
         let view = self.not_over(id).await?;
         let signal = full_name(signal)?;
         Ok(view.handle.signal(task, signal).await?)
+    }
+
+    /// Run a command inside a running task. It runs with
+    /// what the task may do, and ends with the task, or when the session is dropped.
+    ///
+    /// # Errors
+    /// When there is no such allocation or task, it has ended or does not run, or its driver or the host
+    /// refuses.
+    pub async fn exec_alloc(
+        &self,
+        id: AllocId,
+        task: &TaskName,
+        command: ExecCommand,
+    ) -> Result<ExecSession, AllocError> {
+        let view = self.not_over(id).await?;
+        let program = command.argv.first().cloned().unwrap_or_default();
+        tracing::info!(alloc = %id, %task, program, "a command is run inside a task");
+        Ok(view.handle.exec(task, command).await?)
     }
 
     /// How far the agent is, and which plugins have not answered yet.

@@ -29,6 +29,7 @@ mod plugin_status;
 mod quarantine;
 mod records;
 mod restore;
+pub mod session;
 mod startup;
 pub mod upgrade;
 pub mod views;

@@ -37,7 +37,7 @@ use tokio::sync::oneshot;
 use crate::by_task::ByTask;
 use crate::queue;
 use crate::task::env::NodeFacts;
-use crate::task::{LogSlot, RequestError, RestoredTask, TaskHandle};
+use crate::task::{ExecRequest, LogSlot, RequestError, RestoredTask, TaskHandle};
 use crate::watch;
 use ostler_logs::TaskLogs;
 use ostler_model::alloc::{AllocState, Allocation};
@@ -46,6 +46,7 @@ use ostler_model::ids::{AllocId, GroupName, JobId, TaskName};
 use ostler_model::ports::{Devices, Drivers, Workloads};
 use ostler_model::rng::Rng;
 use ostler_model::saved::{DeploymentStatus, SavedAllocState};
+use ostler_model::session::{ExecCommand, ExecSession};
 use ostler_model::task::Usage;
 use ostler_state::StateStore;
 
@@ -148,6 +149,7 @@ pub(crate) enum Request {
     Stop { reason: String, skip_shutdown_delay: bool },
     Restart { scope: RestartScope, reason: String, reply: Reply },
     Signal { task: Option<TaskName>, signal: String, reply: Reply },
+    Exec { task: TaskName, request: ExecRequest },
     Destroy,
     Shutdown,
 }
@@ -317,6 +319,19 @@ impl AllocHandle {
         self.ask(|reply| Request::Signal { task, signal, reply }).await
     }
 
+    /// Run a command inside a running task.
+    ///
+    /// # Errors
+    /// When there is no such task or it does not run, or its driver or the host refuses.
+    pub async fn exec(
+        &self,
+        task: &TaskName,
+        command: ExecCommand,
+    ) -> Result<ExecSession, RequestError> {
+        let task = task.clone();
+        self.ask(|reply| Request::Exec { task, request: ExecRequest { command, reply } }).await
+    }
+
     /// Wait until every task is dead, post-run hooks ran and the last states are durable (or the
     /// agent left). The state at that point.
     pub async fn wait_done(&self) -> AllocState {
@@ -361,7 +376,10 @@ impl AllocHandle {
         self.times.entries()
     }
 
-    async fn ask(&self, request: impl FnOnce(Reply) -> Request) -> Result<(), RequestError> {
+    async fn ask<T>(
+        &self,
+        request: impl FnOnce(oneshot::Sender<Result<T, RequestError>>) -> Request,
+    ) -> Result<T, RequestError> {
         let (reply, answer) = oneshot::channel();
         self.requests.send(Box::new(request(reply))).await.map_err(|_| RequestError::Gone)?;
         answer.await.map_err(|_| RequestError::Gone)?

@@ -44,6 +44,7 @@ use ostler_model::ids::{RunId, TaskName};
 use ostler_model::job::Task;
 use ostler_model::ports::{Devices, Drivers, PluginCallError, Workloads};
 use ostler_model::rng::Rng;
+use ostler_model::session::{ExecCommand, ExecSession};
 use ostler_model::task::{TaskState, Usage, Workload};
 use ostler_state::StateStore;
 
@@ -174,9 +175,16 @@ pub(crate) enum Request {
     Kill(KillRequest),
     Restart { reason: String, force: bool, reply: oneshot::Sender<Result<(), RequestError>> },
     Signal { signal: String, reply: oneshot::Sender<Result<(), RequestError>> },
+    Exec(ExecRequest),
     Note(TaskEvent),
     Finish,
     Shutdown,
+}
+
+/// A command to be run inside the task.
+pub(crate) struct ExecRequest {
+    pub command: ExecCommand,
+    pub reply: oneshot::Sender<Result<ExecSession, RequestError>>,
 }
 
 /// How a task is ended for good.
@@ -351,10 +359,18 @@ impl TaskHandle {
         self.ask(|reply| Request::Signal { signal: signal.to_owned(), reply }).await
     }
 
-    async fn ask(
+    /// Run a command inside the task.
+    ///
+    /// # Errors
+    /// When the task does not run, or its driver or the host refuses.
+    pub async fn exec(&self, command: ExecCommand) -> Result<ExecSession, RequestError> {
+        self.ask(|reply| Request::Exec(ExecRequest { command, reply })).await
+    }
+
+    async fn ask<T>(
         &self,
-        request: impl FnOnce(oneshot::Sender<Result<(), RequestError>>) -> Request,
-    ) -> Result<(), RequestError> {
+        request: impl FnOnce(oneshot::Sender<Result<T, RequestError>>) -> Request,
+    ) -> Result<T, RequestError> {
         let (reply, answer) = oneshot::channel();
         self.requests.send(Box::new(request(reply))).await.map_err(|_| RequestError::Gone)?;
         answer.await.map_err(|_| RequestError::Gone)?

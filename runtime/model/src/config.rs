@@ -86,6 +86,8 @@ pub struct ClusterConfig {
     pub node_class: Option<String>,
     /// Pool of the node; the servers' default unless given.
     pub node_pool: Option<String>,
+    /// Nobody at the other end of a server runs commands inside tasks.
+    pub disable_remote_exec: bool,
     /// How servers are known.
     pub tls: Option<TlsConfig>,
 }

@@ -31,6 +31,7 @@ pub mod resources;
 pub mod rng;
 pub mod saved;
 pub mod server_address;
+pub mod session;
 pub mod shown;
 pub mod signal;
 pub mod stats;

@@ -283,6 +283,16 @@ pub const TASK_EVENTS_MAX: usize = 64;
 /// Processes, and WASM tasks, one run may have, ended ones included. A task is one of them; a few
 /// more leave room for commands run inside it.
 pub const WORKLOADS_PER_RUN_MAX: usize = 64;
+/// Commands that people run inside tasks of a node at once.
+pub const EXEC_SESSIONS_MAX: usize = 64;
+/// Program and arguments of such a command.
+pub const EXEC_ARGUMENTS_MAX: usize = 1_024;
+/// Bytes of its arguments and environment together: what the kernel takes at least.
+pub const EXEC_TEXT_BYTES_MAX: usize = 128 * 1024;
+/// Bytes of what a command prints that are kept where its output is wanted whole.
+pub const EXEC_OUTPUT_BYTES_MAX: usize = MIB as usize;
+/// How long who asked for it may take to read what it printed last.
+pub const EXEC_OUTPUT_WALL_MAX: Duration = Duration::from_secs(30);
 /// Default of `kill_timeout`.
 pub const KILL_TIMEOUT_DEFAULT: Duration = Duration::from_secs(5);
 /// Longest `kill_timeout` honoured.

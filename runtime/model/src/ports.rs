@@ -20,6 +20,7 @@ use crate::device::{DeviceNode, Mount, Reservation};
 use crate::ids::{AllocId, GroupName, JobId, PluginName, RunId, TaskName};
 use crate::json::JsonObject;
 use crate::resources::{AllocatedDevice, AllocatedPort};
+use crate::session::{ExecPlan, ExecSession, TerminalSize};
 use crate::task::{DriverHandle, ExitResult, RawExit, Usage, Workload};
 
 /// A boxed future, for traits used as objects.
@@ -408,6 +409,17 @@ pub trait Driver: Send + Sync {
         handle: DriverHandle,
         signal: String,
     ) -> BoxFuture<'_, Result<(), PluginCallError>>;
+    /// What is to be run for a command inside the task.
+    fn exec(
+        &self,
+        _context: Arc<TaskContext>,
+        _handle: DriverHandle,
+        _argv: Vec<String>,
+        _terminal: bool,
+    ) -> BoxFuture<'_, Result<ExecPlan, PluginCallError>> {
+        let why = "this driver runs no commands inside a task".to_owned();
+        Box::pin(std::future::ready(Err(PluginCallError::Unsupported(why))))
+    }
 }
 
 /// The drivers of the node.
@@ -482,6 +494,20 @@ pub trait Workloads: Send + Sync {
     fn signal(&self, run: &RunId, workload: &Workload, signal: &str) -> Result<(), String> {
         let _ = (workload, signal);
         Err(format!("the host cannot signal {run}"))
+    }
+    /// Run a command inside a task: kept apart as the task is, as its user and within its limits.
+    ///
+    /// An error is the text for whoever asked: nothing runs then.
+    fn exec(
+        &self,
+        run: &RunId,
+        workload: &Workload,
+        plan: ExecPlan,
+        terminal: Option<TerminalSize>,
+    ) -> BoxFuture<'static, Result<ExecSession, String>> {
+        let _ = (workload, plan, terminal);
+        let why = format!("the host runs no commands inside {run}");
+        Box::pin(std::future::ready(Err(why)))
     }
     /// End by their identity what processes of an earlier agent are left of this run, owned or not.
     /// `true` when none of them is left; bounded.

@@ -196,6 +196,11 @@ async fn of_driver(
             let (handle, signal) = arguments::<(drv::Handle, String)>(call)?;
             outcome(driver!(caller, tracer, call_signal, &handle, &signal), fine)
         }
+        "exec" => {
+            let (handle, argv, terminal) = arguments::<(drv::Handle, Vec<String>, bool)>(call)?;
+            let called = driver!(caller, tracer, call_exec, &handle, &argv, terminal);
+            outcome(called, fine)
+        }
         other => return Err(ByNameError::NoFunction { function: other.to_owned() }),
     })
 }

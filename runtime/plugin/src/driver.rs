@@ -24,6 +24,7 @@ use ostler_model::plugin::Manifest;
 use ostler_model::ports::{
     Capabilities, Inspected, PluginCallError, Started, TaskConfig, TaskContext,
 };
+use ostler_model::session::ExecPlan;
 use ostler_model::task::{DriverHandle, ExitResult, RawExit, Workload};
 
 /// A loaded driver.
@@ -280,6 +281,38 @@ impl DriverPlugin {
         let handle = self.handle(handle)?;
         let ask = self.caller.ask_about("signal", &context)?;
         self.caller.answer(&ask, call!(self, Some(context), call_signal(handle, signal)))
+    }
+
+    /// What is to be run for a command inside a task.
+    ///
+    /// # Errors
+    /// The driver's own error, or that the call failed.
+    pub async fn exec(
+        &self,
+        context: Arc<TaskContext>,
+        handle: DriverHandle,
+        argv: Vec<String>,
+        terminal: bool,
+    ) -> Result<ExecPlan, PluginCallError> {
+        let handle = self.handle(handle)?;
+        let ask = self.caller.ask_about("exec", &context)?;
+        let given = handle.weigh() + argv.weigh() + terminal.weigh();
+        let input = self.caller.arguments(&(&handle, &argv, terminal));
+        let called = self.caller.call(Some(context), move |pre, store| {
+            Box::pin(async move {
+                let plugin = pre.instantiate_async(&mut *store).await?;
+                plugin.ostler_plugin_driver().call_exec(store, &handle, &argv, terminal).await
+            })
+        });
+        let plan = self.caller.answer(&ask, called.await.given(given).asked(input))?;
+        let program = plan.argv.first().map(String::as_str).unwrap_or_default();
+        let granted = self.caller.answers().exec(program);
+        granted.map_err(|excess| PluginCallError::NotGranted(excess.to_string()))?;
+        // Where programs are granted one by one, the driver chooses nothing that they read.
+        let chosen = self.caller.answers().grants.programs.is_none();
+        let env = plan.env.into_iter().map(|var| (var.name, var.value));
+        let (env, cwd) = (chosen.then(|| env.collect()), chosen.then_some(plan.cwd));
+        Ok(ExecPlan { argv: plan.argv, env, cwd, user: plan.user })
     }
 
     fn handle(&self, handle: DriverHandle) -> Result<drv::Handle, PluginCallError> {

@@ -119,6 +119,7 @@ records! {
     drv::RawExit { exit_code, signal, oom_killed, error, finished_at }
     drv::ExitResult { exit_code, signal, oom_killed, error }
     drv::Status { state, exit, attributes }
+    drv::ExecPlan { argv, env, cwd, user }
 }
 
 #[cfg(test)]

@@ -215,6 +215,16 @@ pub(super) unsafe fn report(fd: RawFd, step: Step) -> ! {
 
 /// The same of a step that took longer than a system call, with what it was about.
 pub(in super::super) fn report_text(step: Step, error: &io::Error, about: &str) -> ! {
+    report_text_to(STATUS_FD, step, error, about)
+}
+
+/// The same, before the descriptors are in their places.
+pub(in super::super) fn report_text_to(
+    status: RawFd,
+    step: Step,
+    error: &io::Error,
+    about: &str,
+) -> ! {
     // An error that is none of the kernel's is told as text.
     let text = match error.raw_os_error() {
         Some(_) => about.to_owned(),
@@ -225,7 +235,7 @@ pub(in super::super) fn report_text(step: Step, error: &io::Error, about: &str) 
     let all: Vec<u8> = std::iter::once(step as u8).chain(errno.to_ne_bytes()).chain(text).collect();
     // SAFETY: writes a live local; a pipe takes so few bytes whole.
     unsafe {
-        libc::write(STATUS_FD, all.as_ptr().cast(), all.len());
+        libc::write(status, all.as_ptr().cast(), all.len());
         libc::_exit(127)
     }
 }

@@ -144,6 +144,12 @@ pub enum ProcessError {
         /// What it did instead.
         reason: &'static str,
     },
+    /// No command is run inside a task.
+    #[error("no command can be run inside the task: {reason}")]
+    Session {
+        /// Why.
+        reason: String,
+    },
     /// The directory of the exit records.
     #[error(transparent)]
     Record(#[from] ExitRecordError),

@@ -117,7 +117,7 @@ pub(super) async fn gone(process: &Process) {
 }
 
 /// What a child says when it does not get to its program.
-struct Report {
+pub(super) struct Report {
     step: Option<Step>,
     source: io::Error,
     /// What it was about.
@@ -125,7 +125,7 @@ struct Report {
 }
 
 /// `None`: the pipe closed on exec. Otherwise the child's report.
-async fn read_report(status: &mut pipe::Receiver) -> io::Result<Option<Report>> {
+pub(super) async fn read_report(status: &mut pipe::Receiver) -> io::Result<Option<Report>> {
     use tokio::io::AsyncReadExt as _;
     let mut bytes = Vec::new();
     let most = (REPORT_BYTES + REPORT_TEXT_BYTES_MAX) as u64;
@@ -136,7 +136,7 @@ async fn read_report(status: &mut pipe::Receiver) -> io::Result<Option<Report>> 
 }
 
 impl Program {
-    fn failed(self, command: String, cwd: PathBuf, report: Report) -> ProcessError {
+    pub(super) fn failed(self, command: String, cwd: PathBuf, report: Report) -> ProcessError {
         let Report { step, source, text } = report;
         let path = if text.is_empty() { self.path } else { PathBuf::from(&text) };
         match (step, source.raw_os_error()) {

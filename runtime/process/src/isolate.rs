@@ -27,7 +27,7 @@ mod borrowed;
 pub(super) mod enter;
 pub(super) mod filter;
 pub(super) mod filter_engine;
-mod inside;
+pub(super) mod inside;
 pub(super) mod prepare;
 pub(super) mod privileges;
 pub(super) mod probe;
@@ -43,6 +43,7 @@ use serde::{Deserialize, Serialize};
 
 pub use self::privileges::capability;
 pub use self::probe::Abilities;
+pub(super) use self::view::candidates;
 use ostler_model::device::{DeviceNode, Mount};
 use ostler_model::isolation::Part;
 
@@ -101,7 +102,8 @@ pub(super) struct IsolationSetup {
 }
 
 impl IsolationSetup {
-    fn has(&self, part: Part) -> bool {
+    /// Is this part done?
+    pub(super) fn has(&self, part: Part) -> bool {
         self.parts.contains(&part)
     }
 }

@@ -10,7 +10,8 @@
 //!  forget_run: drops it, kills what runs
 //! ```
 //! Knows no driver and no WebAssembly. Start with [`ProcessHost`] and its rules, then `spawn.rs`;
-//! [`isolate`] keeps a task apart, [`supervise`] lets it outlive the agent, [`program`] runs a command to
+//! [`isolate`] keeps a task apart, [`supervise`] lets it outlive the agent, `session.rs` runs a command
+//! inside it, [`program`] runs a command to
 //! its end; [`detached`] starts a process of the agent's own that goes on without it.
 
 mod adopt;
@@ -30,6 +31,7 @@ pub mod memory;
 mod oversee;
 pub mod program;
 mod reap;
+mod session;
 pub mod signals;
 mod spawn;
 pub mod supervise;
@@ -48,7 +50,7 @@ use std::time::Duration;
 use rustix::io::Errno;
 use rustix::process::{Pid, Signal, kill_process_group, pidfd_send_signal};
 use tokio::runtime::Handle;
-use tokio::sync::{OnceCell, watch};
+use tokio::sync::{OnceCell, Semaphore, watch};
 
 pub use self::cgroup::{CgroupStatus, Unavailable, WorkerCgroup};
 pub use self::error::{ProcessError, chain};
@@ -62,6 +64,7 @@ use self::supervise::Line;
 use self::supervise::record::Records;
 use ostler_model::clock::{self, Clock};
 use ostler_model::ids::RunId;
+use ostler_model::limits::EXEC_SESSIONS_MAX;
 pub use ostler_model::limits::WORKLOADS_PER_RUN_MAX;
 use ostler_model::ports::{BoxFuture, ByteSink, IdentityRecorder, ProcessIdentity};
 use ostler_model::task::RawExit;
@@ -175,6 +178,8 @@ struct Inner {
     /// Forks isolated tasks of an agent that forks the others itself.
     isolator: Option<Line>,
     abilities: OnceCell<Abilities>,
+    /// Commands inside tasks that may yet begin.
+    sessions: Arc<Semaphore>,
     boot_id: String,
     cgroups: CgroupStatus,
     table: Mutex<Table>,
@@ -273,6 +278,7 @@ impl ProcessHost {
                 way,
                 isolator,
                 abilities: OnceCell::new(),
+                sessions: Arc::new(Semaphore::new(EXEC_SESSIONS_MAX)),
                 boot_id,
                 cgroups,
                 table: Mutex::default(),

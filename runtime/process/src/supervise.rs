@@ -30,6 +30,7 @@
 //! order and its answer are only spoken between an agent and the zygote it started itself.
 
 mod children;
+mod entrant;
 mod line;
 pub(super) mod note;
 mod output;
@@ -45,7 +46,8 @@ use rustix::io::Errno;
 use rustix::process::Signal;
 use serde::{Deserialize, Serialize};
 
-pub(super) use self::line::{Line, OrderEnds};
+pub(super) use self::entrant::{END_BYTES, EnterOrder, exit_code};
+pub(super) use self::line::{EnterEnds, Line, OrderEnds};
 pub use self::zygote::main;
 
 use super::command::Texts;
@@ -65,8 +67,14 @@ pub(super) const GIVE_UP: u8 = b'x';
 const ORDER: u8 = 1;
 /// The same of a question: what isolation is possible. Its descriptor takes the answer.
 const PROBE: u8 = 2;
-/// Descriptors of an order: order, go, status, answer, records, and a directory for each stream.
-const ORDER_FDS_MAX: usize = 7;
+/// The same of a command inside a task.
+const ENTER: u8 = 3;
+/// Descriptors of a message. Of an order: order, go, status, answer, records, and a directory for each
+/// stream; of a command: order, the task's order, the task, its three ends, control, status.
+const ORDER_FDS_MAX: usize = 8;
+/// Name of the memory file of an order, which its shim keeps: who comes later reads there what the task
+/// is kept apart from. To be changed with [`Order`] and what is in it.
+const ORDER_NAME: &str = "ostler-order-1";
 
 /// What a shim is told, in a memory file. Spoken only between builds of the same program.
 #[derive(Debug, Serialize, Deserialize)]
@@ -253,8 +261,20 @@ fn last_errno() -> Errno {
     Errno::from_io_error(&io::Error::last_os_error()).unwrap_or(Errno::IO)
 }
 
-/// Bytes of a memory file.
-fn read_order(file: impl AsFd) -> io::Result<Order> {
+/// The order that this shim keeps. The caller knows that the pid is the supervisor's.
+///
+/// # Errors
+/// It has none, or one of another form.
+pub(super) fn order_of(supervisor: u32) -> io::Result<std::fs::File> {
+    let is_order = |link: PathBuf| link.to_str().is_some_and(|to| to.contains(ORDER_NAME));
+    let entries = std::fs::read_dir(format!("/proc/{supervisor}/fd"))?;
+    let mut paths = entries.flatten().map(|entry| entry.path());
+    let path = paths.find(|path| std::fs::read_link(path).is_ok_and(is_order));
+    std::fs::File::open(path.ok_or(io::ErrorKind::NotFound)?)
+}
+
+/// What is in a memory file.
+fn read_posted<T: serde::de::DeserializeOwned>(file: impl AsFd) -> io::Result<T> {
     use std::os::unix::fs::FileExt as _;
     let file = std::fs::File::from(file.as_fd().try_clone_to_owned()?);
     let length = usize::try_from(file.metadata()?.len()).map_err(io::Error::other)?;

@@ -18,6 +18,7 @@ mod confined;
 mod crash;
 mod detached;
 mod end;
+mod inside;
 mod isolated;
 mod outlive;
 mod over;

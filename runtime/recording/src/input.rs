@@ -39,8 +39,8 @@ pub(super) fn redact(
 
 /// The handle that a call about a task begins with, and the bytes after it.
 fn handle(function: &str, input: &[u8]) -> Option<(drv::Handle, Vec<u8>)> {
-    const WITH_HANDLE: [&str; 7] =
-        ["recover", "exited", "stop", "kill", "destroy", "inspect", "signal"];
+    const WITH_HANDLE: [&str; 8] =
+        ["recover", "exited", "stop", "kill", "destroy", "inspect", "signal", "exec"];
     if !WITH_HANDLE.contains(&function) {
         return None;
     }

@@ -23,6 +23,8 @@ keys! {
         node_pool: Given<String>, "the servers'";
         /// What `${meta.…}` stands for on this node, as `meta` at the top.
         meta: BTreeMap<String, String>;
+        /// Nobody runs a command inside a task of this node by `nomad alloc exec`.
+        disable_remote_exec: Given<bool>, "`false`";
         /// An agent is always a client.
         enabled: Given<bool>, "`true`";
     }
@@ -85,7 +87,9 @@ pub(super) fn client(
     let (cpu_total_compute, memory_total_mb) =
         (keys.cpu_total_compute.value, keys.memory_total_mb.value);
     let (node_class, node_pool) = (keys.node_class.filled(cx), keys.node_pool.filled(cx));
-    let cluster = ClusterConfig { servers, region, node_class, node_pool, tls };
+    let disable_remote_exec = keys.disable_remote_exec.value.unwrap_or(false);
+    let cluster =
+        ClusterConfig { servers, region, node_class, node_pool, disable_remote_exec, tls };
     (ClientConfig { cpu_total_compute, memory_total_mb }, cluster, keys.meta)
 }
 

@@ -206,6 +206,7 @@ impl Runner {
                     Box::pin(async move { handle.signal(&signal).await })
                 });
             }
+            Request::Exec { task, request } => self.exec(&task, request),
         }
     }
 

@@ -15,8 +15,10 @@ use ostler_model::limits::{
     DRIVER_CALL_WALL_MAX, KILL_GRACE, PLUGIN_CALL_SLACK, POLL_INTERVAL_MIN, START_WALL_MAX,
 };
 use ostler_model::ports::{
-    Adoption, BoxFuture, Driver, Inspected, PluginCallError, RunNote, Started, TaskContext,
+    Adoption, BoxFuture, Driver, FsIsolation, Inspected, PluginCallError, RunNote, Started,
+    TaskContext,
 };
+use ostler_model::session::{ExecCommand, ExecSession};
 use ostler_model::task::{DriverHandle, ExitResult, RawExit, Workload, out_of_memory};
 use ostler_state::Expected;
 
@@ -363,6 +365,39 @@ pub async fn signal(scope: &TaskScope, run: &Run, signal: String) -> Result<(), 
     };
     let call = driver.signal(Arc::clone(&context), handle, signal);
     bounded(scope, (&*driver, &*context), "signal", call).await
+}
+
+const NOT_ON_NODE: &str = "the task sees the node's own file system, and who asked for a command inside it \
+                           is not known to be allowed that";
+
+/// Run a command inside the task: what exactly its driver says, and the host runs it.
+///
+/// # Errors
+/// The driver's, or the host's.
+pub async fn exec(
+    scope: &TaskScope,
+    run: &Run,
+    command: ExecCommand,
+) -> Result<ExecSession, PluginCallError> {
+    let ExecCommand { argv, terminal, on_node } = command;
+    let Some((driver, context, handle)) = call_parts(run) else {
+        let reason = "it has not taken the task over yet".to_owned();
+        return Err(PluginCallError::NotReady { name: scope.task.driver.to_string(), reason });
+    };
+    let capabilities = driver.capabilities();
+    if !on_node && capabilities.fs_isolation == FsIsolation::None {
+        return Err(PluginCallError::PermissionDenied(NOT_ON_NODE.to_owned()));
+    }
+    if !capabilities.exec {
+        let what = format!("driver {} runs no commands inside its tasks", scope.task.driver);
+        return Err(PluginCallError::Unsupported(what));
+    }
+    let call = driver.exec(Arc::clone(&context), handle, argv, terminal.is_some());
+    let plan = bounded(scope, (&*driver, &*context), "exec", call).await?;
+    let gone = || PluginCallError::NotFound(run.id.to_string());
+    let workload = run.workload().ok_or_else(gone)?;
+    let session = scope.workloads.exec(&run.id, &workload, plan, terminal);
+    session.await.map_err(PluginCallError::Fatal)
 }
 
 /// Did the run end before its program was let go? The host knows it of a run of an earlier agent

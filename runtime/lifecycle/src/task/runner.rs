@@ -29,7 +29,7 @@ use super::events::driver_note;
 use super::handle::{Intent, LocalRecord};
 use super::hooks::{HookError, Preparation};
 use super::machine::{At, Rules, State, TaskEffect, TaskInput, TaskMachine};
-use super::{Request, RequestError, TaskScope};
+use super::{ExecRequest, Request, RequestError, TaskScope};
 use crate::alloc::coordinator::Gate;
 use crate::fire;
 use crate::kinds::Kinds;
@@ -181,6 +181,7 @@ impl Runner {
                 let _gone = reply.send(answer);
             }
             Request::Signal { signal, reply } => self.signal(signal, reply),
+            Request::Exec(request) => self.exec(request),
         }
     }
 
@@ -217,15 +218,25 @@ impl Runner {
         self.feed(TaskInput::Signaled { signal: signal.clone() });
         let scope = Arc::clone(&self.scope);
         self.call(Call::Signal, async move {
-            let answer = match calls::signal(&scope, &run, signal).await {
-                Ok(()) => Ok(()),
-                Err(PluginCallError::CallFailed { call: "signal", .. }) => {
-                    Err(RequestError::NoAnswer { task: scope.task.name.clone() })
-                }
-                Err(error) => Err(RequestError::Driver(error)),
-            };
-            let _gone = reply.send(answer);
-            Answer::Signaled
+            let answer = calls::signal(&scope, &run, signal).await;
+            let _gone = reply.send(answer.map_err(|error| of_driver(&scope, error)));
+            Answer::Told
+        });
+    }
+
+    /// Beside the owner: the session is the asker's, and ends with the run.
+    fn exec(&mut self, ExecRequest { command, reply }: ExecRequest) {
+        let (Ok(()), Some(run)) = (self.when_running(), self.run.clone()) else {
+            let task = self.scope.task.name.clone();
+            let _gone = reply.send(Err(RequestError::NotRunning { task }));
+            return;
+        };
+        let scope = Arc::clone(&self.scope);
+        self.call(Call::Exec, async move {
+            let answer = calls::exec(&scope, &run, command).await;
+            // Not taken by anybody, it ends.
+            let _gone = reply.send(answer.map_err(|error| of_driver(&scope, error)));
+            Answer::Told
         });
     }
 
@@ -299,7 +310,7 @@ impl Runner {
             Answer::Stopped(Ok(EndRequest::Taken)) | Answer::Killed(Ok(EndRequest::Taken)) => {
                 return;
             }
-            Answer::Signaled | Answer::Written(_) => return,
+            Answer::Told | Answer::Written(_) => return,
         };
         self.feed(input);
     }
@@ -374,6 +385,16 @@ impl Runner {
             let write = save::write(&scope, &record, &public, plan, known, &closing);
             Answer::Written(write.await)
         });
+    }
+}
+
+/// Why a driver did not do what somebody asked.
+fn of_driver(scope: &TaskScope, error: PluginCallError) -> RequestError {
+    match error {
+        PluginCallError::CallFailed { call: "signal" | "exec", .. } => {
+            RequestError::NoAnswer { task: scope.task.name.clone() }
+        }
+        error => RequestError::Driver(error),
     }
 }
 

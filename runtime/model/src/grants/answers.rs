@@ -160,6 +160,19 @@ impl<'a> Answers<'a> {
         weighed.end()
     }
 
+    /// May it have this program run inside a task?
+    ///
+    /// # Errors
+    /// When programs are granted one by one, and this one is not.
+    pub fn exec(&self, program: &str) -> Result<(), Excess> {
+        let mut weighed = self.weigh();
+        if !self.grants.allow_program(program) {
+            let added = Added::Program(program.to_owned());
+            weighed.lacks(format!("running {program} inside a task"), added);
+        }
+        weighed.end()
+    }
+
     /// May it publish these attributes?
     ///
     /// # Errors

@@ -16,6 +16,7 @@ use ostler_model::ports::{
     BoxFuture, Capabilities, Diagnostic, Driver, Inspected, PluginCallError, Started, TaskConfig,
     TaskContext, Workloads,
 };
+use ostler_model::session::ExecPlan;
 use ostler_model::task::{DriverHandle, ExitResult, RawExit};
 
 /// A task that the driver started or owns again, and has not forgotten.
@@ -177,6 +178,16 @@ impl Driver for DriverProxy {
         signal: String,
     ) -> BoxFuture<'_, Result<(), PluginCallError>> {
         Box::pin(async move { self.plugin().signal(context, handle, signal).await })
+    }
+
+    fn exec(
+        &self,
+        context: Arc<TaskContext>,
+        handle: DriverHandle,
+        argv: Vec<String>,
+        terminal: bool,
+    ) -> BoxFuture<'_, Result<ExecPlan, PluginCallError>> {
+        Box::pin(async move { self.plugin().exec(context, handle, argv, terminal).await })
     }
 }
 

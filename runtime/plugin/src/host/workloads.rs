@@ -7,6 +7,7 @@ use ostler_model::clock::Clock;
 use ostler_model::ids::RunId;
 use ostler_model::limits::KILL_GRACE;
 use ostler_model::ports::{Adoption, BoxFuture, ProcessIdentity, RunNote, Workloads};
+use ostler_model::session::{ExecPlan, ExecSession, TerminalSize};
 use ostler_model::task::{RawExit, Usage, Workload};
 use ostler_process::left::{self, Certainty};
 use ostler_process::{ProcessHost, chain, identity};
@@ -96,6 +97,23 @@ impl Workloads for HostWorkloads {
                 Err(format!("the host signals processes only, and {run} is none"))
             }
         }
+    }
+
+    fn exec(
+        &self,
+        run: &RunId,
+        workload: &Workload,
+        plan: ExecPlan,
+        terminal: Option<TerminalSize>,
+    ) -> BoxFuture<'static, Result<ExecSession, String>> {
+        let Workload::Process(id) = workload else {
+            let why = "commands run inside native tasks only, and this is none".to_owned();
+            return Box::pin(std::future::ready(Err(why)));
+        };
+        let (host, run, id) = (self.processes.clone(), run.clone(), id.clone());
+        Box::pin(async move {
+            host.exec(&run, &id, plan, terminal).await.map_err(|error| chain(&error))
+        })
     }
 
     fn end_leftovers<'a>(

@@ -125,6 +125,17 @@ impl Helper<'_> {
     }
 }
 
+/// Join the namespaces of a task, its root with them. What this process forks is in its pid namespace.
+pub(in super::super) fn join(task: &OwnedFd, setup: &IsolationSetup) -> io::Result<()> {
+    let parts = NAMESPACES.iter().filter(|(part, _)| setup.has(*part));
+    let own = if setup.user_namespace { libc::CLONE_NEWUSER } else { 0 };
+    let flags = parts.fold(own, |flags, (_, flag)| flags | flag);
+    if flags == 0 {
+        return Ok(());
+    }
+    sys::join(task, flags)
+}
+
 /// A user namespace in which this user is itself, and may do what namespaces need.
 pub(super) fn own_user_namespace() -> io::Result<()> {
     let (uid, gid) = (rustix::process::getuid().as_raw(), rustix::process::getgid().as_raw());

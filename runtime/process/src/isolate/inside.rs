@@ -3,13 +3,14 @@
 
 use std::ffi::CString;
 use std::io;
+use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
 
 use rustix::process::Pid;
 
 use super::root::Failed;
-use super::{IsolationSetup, filter, privileges};
+use super::{IsolationSetup, filter, privileges, rules as landlock};
 use crate::child::{self, Laid, Plan, Step};
 use ostler_model::isolation::Part;
 
@@ -22,12 +23,12 @@ pub(super) fn run(plan: &Plan, child: &Laid, setup: &IsolationSetup, shim: Optio
         child::die_with(shim);
         child::begin_session();
     }
-    if let Err((what, error)) = set_up(plan, setup) {
-        child::report_text(Step::Isolate, &error, &what);
+    if let Err((step, what, error)) = set_up(plan, setup) {
+        child::report_text(step, &error, &what);
     }
     // SAFETY: as above.
     unsafe { child::wait_for_go() };
-    execute(child, setup)
+    execute(child, &setup.candidates)
 }
 
 /// The task's own `/dev/null`: that of the node could be changed through the descriptor.
@@ -36,41 +37,66 @@ fn own_stdin() -> io::Result<()> {
     Ok(rustix::stdio::dup2_stdin(null)?)
 }
 
-fn named(what: &'static str) -> impl FnOnce(io::Error) -> Failed {
-    move |error| (what.to_owned(), error)
+/// The step that failed, what it was about, and why.
+pub(in super::super) type StepFailed = (Step, String, io::Error);
+
+fn named(what: &'static str) -> impl FnOnce(io::Error) -> StepFailed {
+    move |error| (Step::Isolate, what.to_owned(), error)
 }
 
-fn set_up(plan: &Plan, setup: &IsolationSetup) -> Result<(), Failed> {
+fn unmade((what, error): Failed) -> StepFailed {
+    (Step::Isolate, what, error)
+}
+
+fn set_up(plan: &Plan, setup: &IsolationSetup) -> Result<(), StepFailed> {
     if setup.has(Part::Network) {
         loopback_up().map_err(named("network"))?;
     }
     if setup.has(Part::Mounts) {
         // In a user namespace no device nodes can be made.
         let owner = plan.ids.as_ref().filter(|_| !setup.user_namespace);
-        setup.root.enter(owner)?;
+        setup.root.enter(owner).map_err(unmade)?;
         own_stdin().map_err(named("standard input"))?;
     }
+    confine(plan, Some(setup), None)
+}
+
+/// Give up what the task does not have: of its user, capabilities, rules and filter, in its directory.
+/// Without `setup` of its user alone. A terminal lies outside of the task's root and may be opened all the same.
+pub(in super::super) fn confine(
+    plan: &Plan,
+    setup: Option<&IsolationSetup>,
+    terminal: Option<&OwnedFd>,
+) -> Result<(), StepFailed> {
+    let has = |part| setup.is_some_and(|setup| setup.has(part));
     // Both are prepared with the rights that go next.
-    let rules = setup.has(Part::Landlock).then(|| setup.rules.prepare());
+    let ruled = setup.filter(|setup| setup.has(Part::Landlock));
+    let rules = ruled.map(|setup| setup.rules.prepare());
     let rules = rules.transpose().map_err(named("landlock"))?;
-    let alone = setup.has(Part::Pids);
-    let filter = setup.has(Part::Seccomp).then(|| filter::program(alone));
+    let rules = match (rules, terminal) {
+        (Some(rules), Some(terminal)) => {
+            let with = landlock::with_terminal(rules, terminal);
+            Some(with.map_err(|error| named("landlock")(io::Error::other(error)))?)
+        }
+        (rules, _) => rules,
+    };
+    let filter = has(Part::Seccomp).then(|| filter::program(has(Part::Pids)));
     let filter = filter.transpose().map_err(named("seccomp"))?;
-    let drop = setup.has(Part::Privileges);
-    privileges::drop_to(plan.ids.as_ref(), setup.capabilities, drop)
+    let kept = setup.map_or(0, |setup| setup.capabilities);
+    privileges::drop_to(plan.ids.as_ref(), kept, has(Part::Privileges))
         .map_err(named("user and privileges"))?;
-    if let Some(most) = setup.processes_max {
+    if let Some(most) = setup.and_then(|setup| setup.processes_max) {
         privileges::bound_processes(most).map_err(named("the number of processes"))?;
     }
     // The change of user cleared it.
     child::die_with_parent();
     let cwd = Path::new(std::ffi::OsStr::from_bytes(plan.texts.cwd.to_bytes()));
     if let Err(error) = std::env::set_current_dir(cwd) {
-        child::report_text(Step::Directory, &error, "");
+        return Err((Step::Directory, String::new(), error));
     }
     if let Some(rules) = rules {
         let restricted = rules.restrict_self();
-        restricted.map_err(|error| ("landlock".to_owned(), io::Error::other(error)))?;
+        restricted.map_err(|error| named("landlock")(io::Error::other(error)))?;
     }
     if let Some(filter) = filter {
         filter::apply(&filter).map_err(named("seccomp"))?;
@@ -79,10 +105,10 @@ fn set_up(plan: &Plan, setup: &IsolationSetup) -> Result<(), Failed> {
 }
 
 /// The first candidate that is there. Nothing returns from a program that runs.
-fn execute(child: &Laid, setup: &IsolationSetup) -> ! {
+pub(in super::super) fn execute(child: &Laid, candidates: &[CString]) -> ! {
     let (mut failed, mut with) = (io::Error::from_raw_os_error(libc::ENOENT), Step::Program);
     let mut which = String::new();
-    for candidate in &setup.candidates {
+    for candidate in candidates {
         let error = child.execute(candidate);
         let shown = || candidate.to_string_lossy().into_owned();
         match error.raw_os_error() {

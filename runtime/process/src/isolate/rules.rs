@@ -1,10 +1,11 @@
 //! Rules on files that the kernel keeps for the process (Landlock): nothing but what is named here.
 
 use std::io;
+use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 
 use landlock::{
-    ABI, Access as _, AccessFs, BitFlags, Ruleset, RulesetAttr as _, RulesetCreated,
+    ABI, Access as _, AccessFs, BitFlags, PathBeneath, Ruleset, RulesetAttr as _, RulesetCreated,
     RulesetCreatedAttr as _, RulesetError, Scope, path_beneath_rules,
 };
 use serde::{Deserialize, Serialize};
@@ -52,6 +53,15 @@ impl Rules {
             .add_rules(path_beneath_rules(readable, read))?
             .add_rules(path_beneath_rules(&self.write, given))
     }
+}
+
+/// What a terminal needs, wherever it is mounted: it may be opened by its name in `/dev` then.
+pub(super) fn with_terminal(
+    rules: RulesetCreated,
+    terminal: impl AsFd,
+) -> Result<RulesetCreated, RulesetError> {
+    let may = AccessFs::ReadFile | AccessFs::WriteFile | AccessFs::IoctlDev;
+    rules.add_rule(PathBeneath::new(terminal, may))
 }
 
 /// `path` where nothing of `except` is below it; otherwise the entries beside that.

@@ -115,7 +115,7 @@ fn absent_below(dir: &Path, rest: &Path) -> bool {
 }
 
 /// The paths that a command may mean, in order.
-pub(super) fn candidates(command: &str, cwd: &Path, path: &str) -> Vec<PathBuf> {
+pub(in super::super) fn candidates(command: &str, cwd: &Path, path: &str) -> Vec<PathBuf> {
     if command.contains('/') {
         return vec![cwd.join(command)];
     }

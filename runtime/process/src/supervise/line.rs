@@ -20,7 +20,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::super::descriptors;
 use super::record::Records;
-use super::{ORDER, ORDER_FDS_MAX, Order, PROBE};
+use super::{ENTER, EnterOrder, ORDER, ORDER_FDS_MAX, ORDER_NAME, Order, PROBE};
 
 /// First argument by which this program becomes a zygote.
 const ARGUMENT: &str = "__supervise";
@@ -59,6 +59,15 @@ pub(crate) struct OrderEnds<'a> {
     pub dirs: Vec<BorrowedFd<'a>>,
 }
 
+/// Descriptors that go with a command inside a task, by name.
+pub(crate) struct EnterEnds<'a> {
+    pub of_task: BorrowedFd<'a>,
+    pub task: BorrowedFd<'a>,
+    pub stdio: [BorrowedFd<'a>; 3],
+    pub control: BorrowedFd<'a>,
+    pub status: BorrowedFd<'a>,
+}
+
 impl Line {
     /// Start the zygote. `program` becomes one when its first argument is `__supervise`.
     pub fn new(program: PathBuf, records: Records) -> io::Result<Self> {
@@ -80,6 +89,16 @@ impl Line {
         self.send_message(PROBE, &[answer])
     }
 
+    /// Have a command run inside a task; what became of it comes by the status, and later by the control.
+    /// May wait for the zygote: call it where blocking is allowed.
+    pub fn enter(&self, order: &EnterOrder, ends: &EnterEnds<'_>) -> io::Result<()> {
+        let memory = in_memory("ostler-enter", order)?;
+        let [stdin, stdout, stderr] = ends.stdio;
+        let (of_task, task, control) = (ends.of_task, ends.task, ends.control);
+        let fds = [memory.as_fd(), of_task, task, stdin, stdout, stderr, control, ends.status];
+        self.send_message(ENTER, &fds)
+    }
+
     /// Where shims leave their records.
     pub fn records(&self) -> &Records {
         &self.inner.records
@@ -98,7 +117,7 @@ impl Line {
         let Some(zygote) = &*zygote else {
             return Ok(false);
         };
-        let memory = in_memory(order)?;
+        let memory = in_memory(ORDER_NAME, order)?;
         let fds = self.descriptors(&memory, ends);
         Ok(zygote.send(ORDER, &fds, SendFlags::DONTWAIT).is_ok())
     }
@@ -106,7 +125,7 @@ impl Line {
     /// Send an order. A zygote that is gone is replaced, once. May wait for the zygote: call it
     /// where blocking is allowed.
     pub fn send(&self, order: &Order, ends: &OrderEnds<'_>) -> io::Result<()> {
-        let memory = in_memory(order)?;
+        let memory = in_memory(ORDER_NAME, order)?;
         self.send_message(ORDER, &self.descriptors(&memory, ends))
     }
 
@@ -135,8 +154,8 @@ impl Line {
 }
 
 /// An order as a file that its receiver reads, however long it is.
-fn in_memory(order: &Order) -> io::Result<File> {
-    let memory = File::from(memfd_create("ostler-order", MemfdFlags::CLOEXEC)?);
+fn in_memory(name: &str, order: &impl serde::Serialize) -> io::Result<File> {
+    let memory = File::from(memfd_create(name, MemfdFlags::CLOEXEC)?);
     memory.write_all_at(&postcard::to_allocvec(order).map_err(io::Error::other)?, 0)?;
     Ok(memory)
 }

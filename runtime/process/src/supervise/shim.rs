@@ -23,7 +23,7 @@ use rustix::process::{Pid, Signal, kill_process, kill_process_group, pidfd_send_
 use super::children::{Ended, children, ended_child, reap};
 use super::output::{Stream, streams_of};
 use super::record::{self, ExitRecord, Room};
-use super::{Answer, GIVE_UP, GO, Order, SIGNAL, ShimStep, read_order, zygote};
+use super::{Answer, GIVE_UP, GO, Order, SIGNAL, ShimStep, read_posted, zygote};
 use crate::cgroup::{Leaf, open_leaf};
 use crate::child::{self, Plan};
 use crate::isolate::enter::{self, Init};
@@ -99,6 +99,8 @@ pub(super) fn run(received: Received) {
 
 struct Shim {
     run: String,
+    /// Kept for who runs a command inside the task.
+    _order: OwnedFd,
     own: (u32, u64),
     task: Pid,
     task_fd: OwnedFd,
@@ -135,10 +137,11 @@ fn begin(
     dirs: Vec<OwnedFd>,
 ) -> Result<Shim, Refused> {
     let at = |step| move |error: io::Error| (step, error);
-    own_session().map_err(at(ShimStep::Session))?;
-    let signals = take_signals().map_err(at(ShimStep::Signals))?;
-    let order = read_order(order).map_err(at(ShimStep::Order))?;
-    let Order { run, texts, ids, cgroup, streams, setup, with_agent } = order;
+    own_session(c"ostler-shim").map_err(at(ShimStep::Session))?;
+    let told = [libc::SIGCHLD, SIGNAL, libc::SIGHUP];
+    let signals = signals(&told).map_err(at(ShimStep::Signals))?;
+    let read = read_posted(&order).map_err(at(ShimStep::Order))?;
+    let Order { run, texts, ids, cgroup, streams, setup, with_agent } = read;
     if with_agent {
         end_with_zygote().map_err(at(ShimStep::Session))?;
     }
@@ -186,6 +189,7 @@ fn begin(
         forked.into_parts().ok_or_else(|| (ShimStep::Identity, io::ErrorKind::NotFound.into()))?;
     Ok(Shim {
         run,
+        _order: order,
         own,
         task,
         task_fd,
@@ -219,25 +223,24 @@ fn end_with_zygote() -> io::Result<()> {
 }
 
 /// Out of the zygote's session, parent of every orphan below, under a name of its own.
-fn own_session() -> io::Result<()> {
+pub(super) fn own_session(name: &std::ffi::CStr) -> io::Result<()> {
     rustix::process::setsid()?;
     rustix::process::set_child_subreaper(Some(rustix::process::getpid()))?;
-    rustix::thread::set_name(c"ostler-shim")?;
+    rustix::thread::set_name(name)?;
     zygote::set_child_action(libc::SIG_DFL);
     Ok(())
 }
 
-/// Ended children, [`SIGNAL`] and the end of the zygote, as something to poll. All signals are
-/// blocked already.
-fn take_signals() -> io::Result<OwnedFd> {
+/// Signals as something to poll. All are blocked already.
+pub(super) fn signals(which: &[libc::c_int]) -> io::Result<OwnedFd> {
     use std::os::fd::FromRawFd as _;
     // SAFETY: the set is initialised before it is read; the descriptor is new and nobody else's.
     unsafe {
         let mut set = MaybeUninit::<libc::sigset_t>::zeroed();
         libc::sigemptyset(set.as_mut_ptr());
-        libc::sigaddset(set.as_mut_ptr(), libc::SIGCHLD);
-        libc::sigaddset(set.as_mut_ptr(), SIGNAL);
-        libc::sigaddset(set.as_mut_ptr(), libc::SIGHUP);
+        for signal in which {
+            libc::sigaddset(set.as_mut_ptr(), *signal);
+        }
         match libc::signalfd(-1, set.as_ptr(), libc::SFD_CLOEXEC | libc::SFD_NONBLOCK) {
             -1 => Err(io::Error::last_os_error()),
             fd => Ok(OwnedFd::from_raw_fd(fd)),

@@ -10,7 +10,7 @@ use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SocketType, recvmsg, sockopt,
 };
 
-use super::{Answer, ORDER, ORDER_FDS_MAX, PROBE, ShimStep, shim};
+use super::{Answer, ENTER, ORDER, ORDER_FDS_MAX, PROBE, ShimStep, entrant, shim};
 use crate::child;
 use crate::isolate::probe;
 
@@ -32,6 +32,7 @@ pub fn main() -> ExitCode {
         match receive(&socket) {
             Ok(Some((ORDER, fds))) => serve(&socket, fds),
             Ok(Some((PROBE, fds))) => answer_probe(&socket, fds),
+            Ok(Some((ENTER, fds))) => enter(&socket, fds),
             Ok(_) => {}
             // The agent is gone.
             Err(_) => return ExitCode::SUCCESS,
@@ -83,6 +84,16 @@ fn answer_probe(socket: &OwnedFd, fds: Vec<OwnedFd>) {
         set_child_action(libc::SIG_DFL);
         let found = postcard::to_allocvec(&probe::all()).unwrap_or_default();
         let _gone = rustix::io::write(&answer, &found);
+    });
+}
+
+/// Run a command inside a task. Where that cannot be begun, its ends are closed without a word.
+fn enter(socket: &OwnedFd, fds: Vec<OwnedFd>) {
+    let mut received = entrant::received(fds);
+    fork_to(socket, || {
+        if let Some((ends, status)) = received.take() {
+            entrant::run(ends, status);
+        }
     });
 }
 

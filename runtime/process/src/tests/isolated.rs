@@ -5,14 +5,14 @@ use ostler_model::device::{DeviceNode, Mount};
 use ostler_model::isolation::{BASE_DEFAULT, HIDDEN_DEFAULT, Part};
 
 /// A task's directories, and the host that starts it.
-struct Scene {
-    host: ProcessHost,
-    dir: tempfile::TempDir,
+pub(super) struct Scene {
+    pub host: ProcessHost,
+    pub dir: tempfile::TempDir,
     isolation: Isolation,
 }
 
 /// `None`, and said, where this node cannot isolate.
-async fn scene() -> Option<Scene> {
+pub(super) async fn scene() -> Option<Scene> {
     scene_of(supervised_host(&scratch().join("exits"))).await
 }
 
@@ -45,7 +45,7 @@ async fn scene_of(host: ProcessHost) -> Option<Scene> {
 }
 
 impl Scene {
-    fn case(&self, script: &str) -> Case {
+    pub fn case(&self, script: &str) -> Case {
         let mut case = sh(script);
         case.spec.isolation = Some(self.isolation.clone());
         case

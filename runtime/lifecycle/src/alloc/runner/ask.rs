@@ -3,7 +3,7 @@
 use super::{Call, Runner, answer};
 use crate::alloc::machine::{AllocInput, RestartRefusal};
 use crate::alloc::{Reply, RestartScope};
-use crate::task::{RequestError, TaskHandle};
+use crate::task::{ExecRequest, RequestError, TaskHandle};
 use ostler_model::ids::TaskName;
 use ostler_model::ports::BoxFuture;
 use ostler_model::task::TaskStatus;
@@ -56,6 +56,20 @@ impl Runner {
             if let Some(reply) = reply {
                 answer(reply, joined(errors));
             }
+            Ok(())
+        });
+    }
+
+    /// Have a command run inside a task, beside the owner.
+    pub(super) fn exec(&mut self, task: &TaskName, request: ExecRequest) {
+        let ExecRequest { command, reply } = request;
+        let Some(handle) = self.tasks.get(task).cloned() else {
+            // An error means that the asker has left.
+            let _gone = reply.send(Err(RequestError::UnknownTask { task: task.clone() }));
+            return;
+        };
+        self.call(Call::Request, async move {
+            let _gone = reply.send(handle.exec(command).await);
             Ok(())
         });
     }

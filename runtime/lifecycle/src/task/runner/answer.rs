@@ -23,8 +23,8 @@ pub(super) enum Answer {
     /// Nobody can tell that it ends, for this reason.
     GivenUp(String),
     Ended,
-    /// A signal was delivered or not; the asker has its answer already.
-    Signaled,
+    /// A signal was delivered or not, a command runs or not; the asker has its answer already.
+    Told,
     /// What of the public state is durable now; absent when the write failed.
     Written(Option<Lasting>),
 }
@@ -43,6 +43,7 @@ pub(super) enum Call {
     Clear,
     End,
     Signal,
+    Exec,
     Tell,
     Write,
 }
@@ -64,7 +65,7 @@ impl Call {
             Self::Recover => Answer::Recovered(Recovery::NotReady { reason: error, held: false }),
             Self::Clear => Answer::Cleared(false),
             Self::End => Answer::Ended,
-            Self::Signal | Self::Tell => Answer::Signaled,
+            Self::Signal | Self::Exec | Self::Tell => Answer::Told,
             Self::Write => Answer::Written(None),
         }
     }

@@ -1,0 +1,262 @@
+//! A command inside a task and whoever asked for it: bytes both ways, until one of them has ended.
+//!
+//! ```text
+//! asker ── SessionInput ──► drive ── stdin, size ──► ExecSession
+//!       ◄─ SessionOutput ───      ◄─ stdout, stderr, end
+//! ```
+
+use std::future::Future;
+use std::pin::pin;
+
+use ostler_model::clock;
+use ostler_model::limits::EXEC_OUTPUT_WALL_MAX;
+use ostler_model::session::{ExecSession, Resize, TerminalSize};
+use ostler_process::DRAIN_GRACE;
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
+use tokio::sync::mpsc::{Receiver, Sender};
+
+/// Messages on their way in one direction.
+pub const QUEUE_MAX: usize = 8;
+/// Most bytes of one message with output.
+const PIECE_BYTES: usize = 16 * 1024;
+/// What a terminal takes for the end of its input.
+const END_OF_INPUT: u8 = 4;
+
+/// What whoever asked for a command says to it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum SessionInput {
+    /// Bytes of its input.
+    Bytes(Vec<u8>),
+    /// The end of its input.
+    End,
+    /// Its terminal has another size.
+    Resize(TerminalSize),
+}
+
+/// What a command says to whoever asked for it. Nothing comes after `Exited`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum SessionOutput {
+    /// Bytes of its output.
+    Stdout(Vec<u8>),
+    /// It prints no more.
+    StdoutEnd,
+    /// Bytes of its errors.
+    Stderr(Vec<u8>),
+    /// It prints no more errors.
+    StderrEnd,
+    /// It has ended, with this exit code.
+    Exited(i32),
+}
+
+/// Carry bytes until the command has ended and what it printed is told, or nobody gives input any more:
+/// the command is ended then.
+///
+/// # Errors
+/// The text for whoever asked, where how it ended is not known.
+pub async fn drive(
+    session: ExecSession,
+    inputs: Receiver<SessionInput>,
+    outputs: Sender<SessionOutput>,
+) -> Result<(), String> {
+    let ExecSession { stdin, stdout, stderr, resize, end } = session;
+    let printed = async {
+        let out = carry(stdout, &outputs, SessionOutput::Stdout, SessionOutput::StdoutEnd);
+        let err = async {
+            if let Some(stderr) = stderr {
+                carry(stderr, &outputs, SessionOutput::Stderr, SessionOutput::StderrEnd).await;
+            }
+        };
+        tokio::join!(out, err);
+    };
+    let told = async {
+        let code = until_end(end, printed).await?;
+        // One that does not listen is not waited for.
+        let _gone =
+            clock::timeout(EXEC_OUTPUT_WALL_MAX, outputs.send(SessionOutput::Exited(code))).await;
+        Ok(())
+    };
+    tokio::select! {
+        () = feed(stdin, resize, inputs) => Ok(()),
+        ended = told => ended,
+    }
+}
+
+/// The exit code, once what was printed is told; descendants that keep the output open are not waited for.
+async fn until_end(
+    end: impl Future<Output = Result<i32, String>>,
+    printed: impl Future<Output = ()>,
+) -> Result<i32, String> {
+    let (mut end, mut printed) = (pin!(end), pin!(printed));
+    let code = tokio::select! {
+        code = &mut end => code,
+        () = &mut printed => return end.await,
+    };
+    let _cut_off = clock::timeout(DRAIN_GRACE, printed).await;
+    code
+}
+
+/// Hand input on until nobody gives any more.
+async fn feed(
+    stdin: impl AsyncWrite + Unpin,
+    resize: Option<Resize>,
+    mut inputs: Receiver<SessionInput>,
+) {
+    let mut stdin = Some(stdin);
+    while let Some(input) = inputs.recv().await {
+        match input {
+            SessionInput::Resize(size) => resize.iter().for_each(|resize| resize(size)),
+            SessionInput::Bytes(bytes) => {
+                if let Some(to) = &mut stdin
+                    && to.write_all(&bytes).await.is_err()
+                {
+                    // It reads no more; what else comes is dropped, as a pipe does.
+                    stdin = None;
+                }
+            }
+            SessionInput::End if resize.is_some() => {
+                if let Some(to) = &mut stdin {
+                    let _gone = to.write_all(&[END_OF_INPUT]).await;
+                }
+            }
+            SessionInput::End => stdin = None,
+        }
+    }
+}
+
+/// Tell what is printed, to its end.
+async fn carry(
+    mut from: impl AsyncRead + Unpin,
+    outputs: &Sender<SessionOutput>,
+    piece: impl Fn(Vec<u8>) -> SessionOutput,
+    end: SessionOutput,
+) {
+    let mut bytes = vec![0; PIECE_BYTES];
+    loop {
+        let count = from.read(&mut bytes).await.unwrap_or(0);
+        let read = bytes.get(..count).unwrap_or_default();
+        if read.is_empty() {
+            break;
+        }
+        if outputs.send(piece(read.to_vec())).await.is_err() {
+            return;
+        }
+    }
+    // An error means that nobody listens.
+    let _gone = outputs.send(end).await;
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "tests")]
+mod tests {
+    use std::sync::{Arc, Mutex};
+    use std::time::Duration;
+
+    use tokio::io::DuplexStream;
+    use tokio::sync::{mpsc, oneshot};
+
+    use super::*;
+
+    struct Command {
+        stdin: DuplexStream,
+        stdout: DuplexStream,
+        stderr: Option<DuplexStream>,
+        sizes: Arc<Mutex<Vec<TerminalSize>>>,
+        end: oneshot::Sender<Result<i32, String>>,
+        inputs: mpsc::Sender<SessionInput>,
+        outputs: mpsc::Receiver<SessionOutput>,
+        driven: tokio::task::JoinHandle<Result<(), String>>,
+    }
+
+    fn command(terminal: bool) -> Command {
+        let (stdin, of_stdin) = tokio::io::duplex(64);
+        let (stdout, of_stdout) = tokio::io::duplex(64);
+        let (stderr, of_stderr) = tokio::io::duplex(64);
+        let sizes = Arc::new(Mutex::new(Vec::new()));
+        let seen = Arc::clone(&sizes);
+        let resize: Resize = Box::new(move |size| seen.lock().unwrap().push(size));
+        let (end, ended) = oneshot::channel();
+        let session = ExecSession {
+            stdin: Box::new(of_stdin),
+            stdout: Box::new(of_stdout),
+            stderr: if terminal { None } else { Some(Box::new(of_stderr)) },
+            resize: terminal.then_some(resize),
+            end: Box::pin(async move { ended.await.unwrap() }),
+        };
+        let (inputs, of_inputs) = mpsc::channel(QUEUE_MAX);
+        let (of_outputs, outputs) = mpsc::channel(QUEUE_MAX);
+        let driven = tokio::spawn(drive(session, of_inputs, of_outputs));
+        let stderr = (!terminal).then_some(stderr);
+        Command { stdin, stdout, stderr, sizes, end, inputs, outputs, driven }
+    }
+
+    #[tokio::test]
+    async fn bytes_go_both_ways_and_the_exit_code_comes_last() {
+        let mut command = command(false);
+        command.inputs.send(SessionInput::Bytes(b"question".to_vec())).await.unwrap();
+        command.inputs.send(SessionInput::End).await.unwrap();
+        let mut read = String::new();
+        command.stdin.read_to_string(&mut read).await.unwrap();
+        assert_eq!(read, "question", "and the end of it");
+        command.stdout.write_all(b"answer").await.unwrap();
+        command.stderr.take().unwrap().write_all(b"trouble").await.unwrap();
+        drop(command.stdout);
+        command.end.send(Ok(7)).unwrap();
+        let mut told = Vec::new();
+        while let Some(output) = command.outputs.recv().await {
+            told.push(output);
+        }
+        assert_eq!(told.pop(), Some(SessionOutput::Exited(7)));
+        for wanted in [
+            SessionOutput::Stdout(b"answer".to_vec()),
+            SessionOutput::StdoutEnd,
+            SessionOutput::Stderr(b"trouble".to_vec()),
+            SessionOutput::StderrEnd,
+        ] {
+            assert!(told.contains(&wanted), "{wanted:?} in {told:?}");
+        }
+        command.driven.await.unwrap().unwrap();
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_descendant_that_keeps_the_output_open_does_not_hold_up_the_exit_code() {
+        let mut command = command(false);
+        command.end.send(Ok(0)).unwrap();
+        assert_eq!(command.outputs.recv().await, Some(SessionOutput::Exited(0)));
+        command.driven.await.unwrap().unwrap();
+    }
+
+    #[tokio::test]
+    async fn a_terminal_hears_its_size_and_the_end_of_its_input_as_a_character() {
+        let mut command = command(true);
+        let size = TerminalSize { rows: 50, columns: 132 };
+        command.inputs.send(SessionInput::Resize(size)).await.unwrap();
+        command.inputs.send(SessionInput::End).await.unwrap();
+        assert_eq!(command.stdin.read_u8().await.unwrap(), END_OF_INPUT);
+        assert_eq!(*command.sizes.lock().unwrap(), [size]);
+    }
+
+    #[tokio::test]
+    async fn who_has_gone_ends_the_command() {
+        let mut command = command(false);
+        drop(command.inputs);
+        command.driven.await.unwrap().unwrap();
+        assert!(command.end.is_closed(), "nobody waits for it");
+        assert_eq!(command.outputs.recv().await, None);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn how_it_ended_may_be_unknown_and_nobody_who_reads_is_waited_for() {
+        let mut command = command(false);
+        command.end.send(Err("it was killed".to_owned())).unwrap();
+        assert_eq!(command.driven.await.unwrap(), Err("it was killed".to_owned()));
+        assert_eq!(command.outputs.recv().await, None);
+        let mut silent = super::tests::command(false);
+        // More than the queue takes.
+        for _ in 0..=QUEUE_MAX {
+            silent.stdout.write_all(&[b'x'; 64]).await.unwrap();
+        }
+        silent.end.send(Ok(1)).unwrap();
+        let late = Duration::from_secs(3600);
+        clock::timeout(late, silent.driven).await.unwrap().unwrap().unwrap();
+    }
+}

@@ -1,0 +1,302 @@
+//! Commands inside tasks, the agent's side: what a session is made of, and who is told to make it.
+//!
+//! What a task is kept apart from is in the order that its supervisor was given, and keeps: also an agent
+//! that came later reads it there. See [`supervise::entrant`](super::supervise) for the other side.
+
+use std::ffi::CString;
+use std::io;
+use std::os::fd::{AsFd as _, OwnedFd};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use rustix::pty::OpenptFlags;
+use rustix::termios::Winsize;
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWriteExt as _, ReadBuf};
+use tokio::net::UnixStream;
+use tokio::net::unix::pipe;
+use tokio::sync::OwnedSemaphorePermit;
+
+use super::error::ProcessError;
+use super::held::{self, Program};
+use super::supervise::{self, END_BYTES, EnterEnds, EnterOrder};
+use super::{EXEC_WAIT_MAX, Process, ProcessHost, Reach, child, identity, lock, user};
+use ostler_model::clock;
+use ostler_model::ids::RunId;
+use ostler_model::limits::{EXEC_ARGUMENTS_MAX, EXEC_TEXT_BYTES_MAX, KILL_GRACE};
+use ostler_model::session::{ExecPlan, ExecSession, Resize, TerminalSize};
+
+fn no_session(reason: impl Into<String>) -> ProcessError {
+    ProcessError::Session { reason: reason.into() }
+}
+
+fn system(what: &'static str) -> impl FnOnce(io::Error) -> ProcessError {
+    move |source| ProcessError::system(what, source)
+}
+
+impl ProcessHost {
+    /// Run a command inside a task: in its cgroup and namespaces, as its user and by its rules. Ends once
+    /// the program runs. The session ends with the task, and when its `end` is dropped.
+    ///
+    /// # Errors
+    /// An unknown process, one that does not run or has no supervisor; too many sessions; a program that is
+    /// not there. Nothing runs then.
+    pub async fn exec(
+        &self,
+        run: &RunId,
+        id: &str,
+        plan: ExecPlan,
+        terminal: Option<TerminalSize>,
+    ) -> Result<ExecSession, ProcessError> {
+        let process = self.find(run, id)?;
+        let sessions = Arc::clone(&self.inner.sessions);
+        let permit = sessions.try_acquire_owned().map_err(|_| {
+            no_session("as many commands as can be watched at once run inside tasks of this node")
+        })?;
+        let Some(line) = self.line().cloned() else {
+            return Err(no_session("this agent has no process to enter tasks with"));
+        };
+        let program = plan.argv.first().cloned().unwrap_or_default();
+        let (name, cwd) = (program.clone(), plan.cwd.clone().unwrap_or_default());
+        let entered = Arc::clone(&process);
+        let posted = tokio::task::spawn_blocking(move || post(&line, &entered, &plan, terminal));
+        let Posted { mut status, control, ends } =
+            posted.await.unwrap_or(Err(ProcessError::Stopped))?;
+        match clock::timeout(EXEC_WAIT_MAX, held::read_report(&mut status)).await {
+            Some(Ok(None)) => {}
+            Some(Ok(Some(report))) => {
+                let looked_for = "the PATH of the task".to_owned();
+                let program = Program { path: name.clone().into(), looked_for };
+                return Err(program.failed(name, cwd.into(), report));
+            }
+            Some(Err(source)) => {
+                return Err(ProcessError::system("reading the start report", source));
+            }
+            None => return Err(no_session("the program was not executed in time")),
+        }
+        Ok(ends.session(Box::pin(ended(process, control, permit))))
+    }
+}
+
+/// How the command ended. Dropped, or with its task, everything of the session is killed.
+async fn ended(
+    process: Arc<Process>,
+    mut control: UnixStream,
+    _permit: OwnedSemaphorePermit,
+) -> Result<i32, String> {
+    let mut exit = process.exit.clone();
+    drop(process);
+    let mut bytes = [0; END_BYTES];
+    let over = tokio::select! {
+        read = control.read_exact(&mut bytes) => Some(read),
+        // An error means that the task is forgotten.
+        _ended = exit.wait_for(Option::is_some) => None,
+    };
+    let over = match over {
+        Some(read) => Some(read),
+        None => {
+            // Told to end it, the entrant says how it ended.
+            let _gone = control.shutdown().await;
+            clock::timeout(KILL_GRACE, control.read_exact(&mut bytes)).await
+        }
+    };
+    match over {
+        Some(Ok(_)) => Ok(supervise::exit_code(bytes)),
+        Some(Err(_)) | None => Err("the command was killed, alone or with its task".to_owned()),
+    }
+}
+
+/// What the agent has of a session that was ordered.
+struct Posted {
+    status: pipe::Receiver,
+    control: UnixStream,
+    ends: Ends,
+}
+
+/// Everything that blocks: find the task's order, make the ends, and send them.
+fn post(
+    line: &supervise::Line,
+    process: &Process,
+    plan: &ExecPlan,
+    terminal: Option<TerminalSize>,
+) -> Result<Posted, ProcessError> {
+    let not_running = || no_session("the task does not run");
+    if process.exit.borrow().is_some() || lock(&process.held).is_some() {
+        return Err(not_running());
+    }
+    let Reach::Supervisor { pidfd, task: Some(task) } = &process.reach else {
+        return Err(no_session(
+            "only what has a supervisor can be entered, and this task has none",
+        ));
+    };
+    let order = enter_order(plan, terminal.is_some())?;
+    let shim = process.identity.supervisor.map_or(0, |supervisor| supervisor.pid);
+    let of_task = supervise::order_of(shim).map_err(|error| {
+        no_session(format!(
+            "what the task is kept apart from is not known, because its supervisor is of another version \
+             of this program ({error}); restart the task"
+        ))
+    })?;
+    // Asked last: what was read is then of this process, not of the next owner of its pid.
+    if identity::has_ended(pidfd) {
+        return Err(not_running());
+    }
+    let (ends, stdio) = Ends::make(terminal)?;
+    let (control, control_end) =
+        std::os::unix::net::UnixStream::pair().map_err(system("making a socket"))?;
+    let (status, status_end) = child::pipe().map_err(system("making a pipe"))?;
+    let [stdin, stdout, stderr] = &stdio;
+    line.enter(
+        &order,
+        &EnterEnds {
+            of_task: of_task.as_fd(),
+            task: task.as_fd(),
+            stdio: [stdin.as_fd(), stdout.as_fd(), stderr.as_fd()],
+            control: control_end.as_fd(),
+            status: status_end.as_fd(),
+        },
+    )
+    .map_err(system("asking for a command inside a task"))?;
+    drop((status_end, stdio));
+    control.set_nonblocking(true).map_err(system("watching a socket"))?;
+    let control = UnixStream::from_std(control).map_err(system("watching a socket"))?;
+    let status = pipe::Receiver::from_owned_fd(status).map_err(system("watching a pipe"))?;
+    Ok(Posted { status, control, ends })
+}
+
+fn enter_order(plan: &ExecPlan, terminal: bool) -> Result<EnterOrder, ProcessError> {
+    let env = || plan.env.iter().flatten();
+    let texts = || plan.argv.iter().chain(env().flat_map(|(name, value)| [name, value]));
+    let bytes: usize = texts().map(String::len).sum();
+    if plan.argv.is_empty() {
+        return Err(no_session("no command is given"));
+    }
+    if plan.argv.len() > EXEC_ARGUMENTS_MAX || bytes > EXEC_TEXT_BYTES_MAX {
+        return Err(no_session(format!(
+            "command and environment have {} arguments and {bytes} bytes; at most \
+             {EXEC_ARGUMENTS_MAX} and {EXEC_TEXT_BYTES_MAX}",
+            plan.argv.len()
+        )));
+    }
+    if let Some(cwd) = plan.cwd.as_ref().filter(|cwd| !cwd.starts_with('/')) {
+        return Err(no_session(format!("its directory {cwd:?} is not absolute")));
+    }
+    let terminated = |what| {
+        move |text: String| {
+            let reason = "contains a NUL byte";
+            CString::new(text).map_err(|_| ProcessError::InvalidText { what, reason })
+        }
+    };
+    let argv: Result<_, _> = plan.argv.iter().cloned().map(terminated("argument")).collect();
+    let env = env().map(|(name, value)| format!("{name}={value}"));
+    let env: Result<_, _> = env.map(terminated("environment variable")).collect();
+    let env = plan.env.is_some().then_some(env?);
+    let uid = match &plan.user {
+        Some(name) => Some(match user::resolve(name)? {
+            Some(ids) => ids.uid,
+            None => rustix::process::geteuid().as_raw(),
+        }),
+        None => None,
+    };
+    let cwd = plan.cwd.clone().map(terminated("working directory")).transpose()?;
+    Ok(EnterOrder { argv: argv?, env, cwd, uid, terminal })
+}
+
+/// The agent's ends of what a command reads and prints.
+enum Ends {
+    Pipes { stdin: pipe::Sender, stdout: pipe::Receiver, stderr: pipe::Receiver },
+    Terminal { master: Arc<OwnedFd>, input: pipe::Sender, output: pipe::Receiver },
+}
+
+impl Ends {
+    /// And the command's own.
+    fn make(terminal: Option<TerminalSize>) -> Result<(Self, [OwnedFd; 3]), ProcessError> {
+        match terminal {
+            Some(size) => Self::terminal(size).map_err(system("making a terminal")),
+            None => Self::pipes().map_err(system("making a pipe")),
+        }
+    }
+
+    fn pipes() -> io::Result<(Self, [OwnedFd; 3])> {
+        let (stdin_end, stdin) = child::pipe()?;
+        let ((stdout, stdout_end), (stderr, stderr_end)) = (child::pipe()?, child::pipe()?);
+        let ends = Self::Pipes {
+            stdin: pipe::Sender::from_owned_fd(stdin)?,
+            stdout: pipe::Receiver::from_owned_fd(stdout)?,
+            stderr: pipe::Receiver::from_owned_fd(stderr)?,
+        };
+        Ok((ends, [stdin_end, stdout_end, stderr_end]))
+    }
+
+    fn terminal(size: TerminalSize) -> io::Result<(Self, [OwnedFd; 3])> {
+        let how = OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC;
+        let master = rustix::pty::openpt(how)?;
+        rustix::pty::grantpt(&master)?;
+        rustix::pty::unlockpt(&master)?;
+        let own = rustix::pty::ioctl_tiocgptpeer(&master, how)?;
+        resize(&master, size)?;
+        rustix::io::ioctl_fionbio(&master, true)?;
+        let (input, output) = (master.try_clone()?, master.try_clone()?);
+        let ends = Self::Terminal {
+            // Not pipes, and all the same files that are read and written when they are ready.
+            input: pipe::Sender::from_owned_fd_unchecked(input)?,
+            output: pipe::Receiver::from_owned_fd_unchecked(output)?,
+            master: Arc::new(master),
+        };
+        let (stdout, stderr) = (own.try_clone()?, own.try_clone()?);
+        Ok((ends, [own, stdout, stderr]))
+    }
+
+    fn session(
+        self,
+        end: ostler_model::ports::BoxFuture<'static, Result<i32, String>>,
+    ) -> ExecSession {
+        match self {
+            Self::Pipes { stdin, stdout, stderr } => ExecSession {
+                stdin: Box::new(stdin),
+                stdout: Box::new(stdout),
+                stderr: Some(Box::new(stderr)),
+                resize: None,
+                end,
+            },
+            Self::Terminal { master, input, output } => {
+                let resize: Resize = Box::new(move |size| {
+                    if let Err(error) = resize(&master, size) {
+                        tracing::debug!(%error, "a terminal keeps its size");
+                    }
+                });
+                ExecSession {
+                    stdin: Box::new(input),
+                    stdout: Box::new(Terminal(output)),
+                    stderr: None,
+                    resize: Some(resize),
+                    end,
+                }
+            }
+        }
+    }
+}
+
+fn resize(master: &OwnedFd, size: TerminalSize) -> io::Result<()> {
+    let TerminalSize { rows: ws_row, columns: ws_col } = size;
+    let size = Winsize { ws_row, ws_col, ws_xpixel: 0, ws_ypixel: 0 };
+    Ok(rustix::termios::tcsetwinsize(master, size)?)
+}
+
+/// What a terminal shows. Its end is an error of the kernel's when nobody has it open any more.
+struct Terminal(pipe::Receiver);
+
+impl AsyncRead for Terminal {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        into: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        match Pin::new(&mut self.0).poll_read(cx, into) {
+            Poll::Ready(Err(error)) if error.raw_os_error() == Some(libc::EIO) => {
+                Poll::Ready(Ok(()))
+            }
+            other => other,
+        }
+    }
+}
