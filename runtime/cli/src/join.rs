@@ -76,6 +76,7 @@ pub(super) async fn join(
         region: to.region().to_owned(),
         class: to.node_class.clone().unwrap_or_default(),
         pool: to.node_pool.clone(),
+        remote_exec: !to.disable_remote_exec,
         tls,
         secret,
         clock: Clock::system(),

@@ -11,6 +11,7 @@
 
 mod asked;
 mod bridge;
+mod exec;
 mod follow;
 mod links;
 mod live;
@@ -43,6 +44,8 @@ pub struct ClusterOptions {
     pub class: String,
     /// Pool of the node; the servers' default where none is named.
     pub pool: Option<String>,
+    /// People at the other end of a server may run commands inside tasks.
+    pub remote_exec: bool,
     /// TLS, where the servers want it.
     pub tls: Option<ServerTls>,
     /// What the node proves with that it is the same one.

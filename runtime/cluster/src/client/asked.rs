@@ -2,10 +2,11 @@
 //!
 //! ```text
 //! stream ─ first byte ─┬─ 1, calls ─► carried out, or refused with what it was
-//!                      └─ 5, one call whose answer streams ─► bridge ─► logs, files
+//!                      └─ 5, one call whose answer streams ─► bridge ─► logs, files; exec ─► a command
 //! ```
 
 use std::io;
+use std::sync::Arc;
 
 use futures_util::io::{AsyncReadExt, AsyncWriteExt};
 use ostler_agent::RestartScope;
@@ -24,27 +25,27 @@ use crate::session::{Arrivals, CALLS, STREAMING, Stream};
 const RESTARTED: &str = "User requested running tasks to restart";
 
 /// Answer what comes on this connection until it ends.
-pub(super) async fn run(client: &Client, mut arrivals: Arrivals) {
+pub(super) async fn run(client: &Arc<Client>, mut arrivals: Arrivals) {
     let mut answering = JoinSet::new();
     while let Some(stream) = arrivals.recv().await {
-        let agent = client.agent.clone();
+        let client = Arc::clone(client);
         // Bounded by the streams of a connection; those that are done go.
         while answering.try_join_next().is_some() {}
         answering.spawn(async move {
-            if let Err(error) = answer(&agent, stream).await {
+            if let Err(error) = answer(&client, stream).await {
                 tracing::debug!(%error, "a stream of a server ended");
             }
         });
     }
 }
 
-async fn answer(agent: &ostler_agent::AgentHandle, mut stream: Stream) -> io::Result<()> {
+async fn answer(client: &Client, mut stream: Stream) -> io::Result<()> {
     let mut first = [0];
     let read = clock::timeout(CLUSTER_ASKED_WALL, stream.read_exact(&mut first)).await;
     read.ok_or(io::ErrorKind::TimedOut)??;
     match first {
-        [CALLS] => calls(agent, stream).await,
-        [STREAMING] => bridge::stream(agent, stream).await,
+        [CALLS] => calls(&client.agent, stream).await,
+        [STREAMING] => bridge::stream(client, stream).await,
         [other] => Err(io::Error::other(format!("a stream that begins with {other}"))),
     }
 }

@@ -8,7 +8,7 @@
 
 use std::io;
 
-use futures_util::io::{AsyncReadExt, AsyncWriteExt};
+use futures_util::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use ostler_agent::AgentHandle;
 use ostler_api::SOCKET_NAME;
 use ostler_api::client::{Address, ApiClient, ClientError, Trouble, segment};
@@ -17,7 +17,7 @@ use ostler_model::limits::{CLUSTER_ASKED_BYTES_MAX, CLUSTER_ASKED_WALL, CLUSTER_
 use ostler_model::time::Timestamp;
 use serde_json::Value as Json;
 
-use super::asked;
+use super::{Client, asked, exec};
 use crate::go_time;
 use crate::msgpack::{self, Value, ValueReader};
 use crate::rpc::{field, map, text};
@@ -108,17 +108,21 @@ fn given(body: &Value, name: &str) -> String {
 }
 
 /// Answer one streaming call: its header has come with the first byte.
-pub(super) async fn stream(agent: &AgentHandle, mut stream: Stream) -> io::Result<()> {
+pub(super) async fn stream(client: &Client, mut stream: Stream) -> io::Result<()> {
+    let agent = &client.agent;
     let mut reader = ValueReader::new(CLUSTER_ASKED_BYTES_MAX);
-    let header = value(&mut stream, &mut reader).await?;
+    let header = next_value(&mut stream, &mut reader).await?;
     let method = field(&header, "Method").and_then(text).unwrap_or_default().to_owned();
-    let known = ["FileSystem.Logs", "FileSystem.Stream"].contains(&method.as_str());
+    let known = ["FileSystem.Logs", "FileSystem.Stream", exec::METHOD].contains(&method.as_str());
     let refused = if known { String::new() } else { asked::not_done(&method) };
     send(&mut stream, &map([("Error", refused.as_str().into())])).await?;
     if !known {
         return stream.close().await;
     }
-    let request = value(&mut stream, &mut reader).await?;
+    if method == exec::METHOD {
+        return exec::serve(agent, client.options.remote_exec, stream, reader).await;
+    }
+    let request = next_value(&mut stream, &mut reader).await?;
     let Some(path) = streamed(&method, &request) else {
         send(&mut stream, &wrapped(Err((asked::not_done(&method), 400)))).await?;
         return stream.close().await;
@@ -148,26 +152,35 @@ pub(super) async fn stream(agent: &AgentHandle, mut stream: Stream) -> io::Resul
     }
 }
 
-/// The next value that a server sends.
-async fn value(stream: &mut Stream, reader: &mut ValueReader) -> io::Result<Value> {
-    let read = clock::timeout(CLUSTER_ASKED_WALL, async {
-        let mut piece = [0; 1024];
-        loop {
-            if let Some(value) = reader.take_next().map_err(io::Error::other)? {
-                return Ok(value);
-            }
-            let length = stream.read(&mut piece).await?;
-            if length == 0 {
-                return Err(io::ErrorKind::UnexpectedEof.into());
-            }
-            reader.extend(piece.get(..length).unwrap_or_default());
-        }
-    });
+/// The next value that a server sends, soon.
+pub(super) async fn next_value(
+    stream: &mut (impl AsyncRead + Unpin),
+    reader: &mut ValueReader,
+) -> io::Result<Value> {
+    let read = clock::timeout(CLUSTER_ASKED_WALL, later_value(stream, reader));
     read.await.ok_or(io::ErrorKind::TimedOut)?
 }
 
+/// The next value that a server sends, whenever that is.
+pub(super) async fn later_value(
+    stream: &mut (impl AsyncRead + Unpin),
+    reader: &mut ValueReader,
+) -> io::Result<Value> {
+    let mut piece = [0; 1024];
+    loop {
+        if let Some(value) = reader.take_next().map_err(io::Error::other)? {
+            return Ok(value);
+        }
+        let length = stream.read(&mut piece).await?;
+        if length == 0 {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        reader.extend(piece.get(..length).unwrap_or_default());
+    }
+}
+
 /// One that does not read is given up.
-async fn send(stream: &mut Stream, value: &Value) -> io::Result<()> {
+pub(super) async fn send(stream: &mut (impl AsyncWrite + Unpin), value: &Value) -> io::Result<()> {
     let mut bytes = Vec::new();
     msgpack::write(&mut bytes, value);
     let sent = clock::timeout(CLUSTER_ASKED_WALL, async {
@@ -177,7 +190,7 @@ async fn send(stream: &mut Stream, value: &Value) -> io::Result<()> {
     sent.await.ok_or(io::ErrorKind::TimedOut)?
 }
 
-fn wrapped(piece: Result<Vec<u8>, (String, u16)>) -> Value {
+pub(super) fn wrapped(piece: Result<Vec<u8>, (String, u16)>) -> Value {
     match piece {
         Ok(bytes) => map([("Error", Value::Nil), ("Payload", Value::Binary(bytes))]),
         Err((message, code)) => {

@@ -1,0 +1,232 @@
+//! Commands inside tasks, for people at the other end of a server.
+//!
+//! ```text
+//! request {AllocID, Task, Cmd, Tty} ─► exec_alloc ─► session
+//! stream ─ {stdin} {tty_size} {} ─► SessionInput ─► drive ─► SessionOutput ─► {Error, Payload: JSON} ─► stream
+//! ```
+//! What comes is MessagePack, what goes is JSON in MessagePack, as Nomad's servers hand both on unread.
+
+use std::io;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD as BASE64;
+use futures_util::io::{AsyncReadExt, AsyncWriteExt};
+use ostler_agent::AgentHandle;
+use ostler_agent::session::{QUEUE_MAX, SessionInput, SessionOutput, drive};
+use ostler_model::causes;
+use ostler_model::ids::{AllocId, TaskName};
+use ostler_model::limits::EXEC_ARGUMENTS_MAX;
+use ostler_model::session::{ExecCommand, ExecSession, TerminalSize};
+use serde_json::json;
+use tokio::sync::mpsc;
+
+use super::bridge::{later_value, next_value, send, wrapped};
+use crate::msgpack::{Value, ValueReader};
+use crate::rpc::{bytes, field, text};
+use crate::session::Stream;
+
+/// The call that this answers.
+pub(super) const METHOD: &str = "Allocations.Exec";
+
+/// What the asker is told, and the status that goes with it.
+type Refusal = (String, u16);
+
+/// Answer the call: its header was read and taken.
+pub(super) async fn serve(
+    agent: &AgentHandle,
+    allowed: bool,
+    mut stream: Stream,
+    mut reader: ValueReader,
+) -> io::Result<()> {
+    let request = next_value(&mut stream, &mut reader).await?;
+    let session = match asked(&request) {
+        _ if !allowed => Err((
+            "Permission denied: the configuration of this node lets nobody run \
+                               commands inside tasks (client { disable_remote_exec })"
+                .to_owned(),
+            403,
+        )),
+        Ok(asked) => begin(agent, asked).await,
+        Err(refusal) => Err(refusal),
+    };
+    let session = match session {
+        Ok(session) => session,
+        Err(refusal) => {
+            send(&mut stream, &wrapped(Err(refusal))).await?;
+            return stream.close().await;
+        }
+    };
+    let (mut reads, mut writes) = stream.split();
+    let (inputs, of_inputs) = mpsc::channel(QUEUE_MAX);
+    let (of_outputs, mut outputs) = mpsc::channel(QUEUE_MAX);
+    let told = async {
+        while let Some(output) = outputs.recv().await {
+            send(&mut writes, &frame(&output)).await?;
+        }
+        io::Result::Ok(())
+    };
+    let heard = async {
+        // An error means that the stream is over, and with it the session.
+        while let Ok(value) = later_value(&mut reads, &mut reader).await {
+            let Some(input) = input(&value) else {
+                tracing::debug!("a command inside a task is told something that is not known");
+                break;
+            };
+            if inputs.send(input).await.is_err() {
+                break;
+            }
+        }
+        drop(inputs);
+    };
+    let driven = async { tokio::join!(drive(session, of_inputs, of_outputs), told) };
+    let (driven, told) = tokio::select! {
+        done = driven => done,
+        // Never: it goes on waiting once it has heard all.
+        () = async { heard.await; std::future::pending().await } => return Ok(()),
+    };
+    told?;
+    if let Err(why) = driven {
+        send(&mut writes, &wrapped(Err((why, 500)))).await?;
+    }
+    writes.close().await
+}
+
+/// What is asked for.
+struct Asked {
+    alloc: AllocId,
+    task: TaskName,
+    command: ExecCommand,
+}
+
+fn asked(request: &Value) -> Result<Asked, Refusal> {
+    let refused = |text: &str| (text.to_owned(), 400);
+    let given = |name| field(request, name).and_then(text).filter(|text| !text.is_empty());
+    let alloc = given("AllocID").ok_or_else(|| refused("must provide an allocation ID"))?;
+    let unknown = || (format!("Unknown allocation \"{alloc}\""), 404);
+    let alloc = alloc.parse().map_err(|_| unknown())?;
+    let task = given("Task").ok_or_else(|| refused("must provide task name"))?;
+    let task = task.parse().map_err(|_| (format!("unknown task name {task:?}"), 400))?;
+    let argv = field(request, "Cmd").and_then(Value::as_array).map(Vec::as_slice);
+    let argv = argv.unwrap_or_default();
+    if argv.is_empty() {
+        return Err(refused("command is not present"));
+    }
+    if argv.len() > EXEC_ARGUMENTS_MAX {
+        let many = argv.len();
+        return Err((format!("a command of {many} words; at most {EXEC_ARGUMENTS_MAX}"), 400));
+    }
+    let words = argv.iter().map(|word| text(word).map(str::to_owned));
+    let argv = words.collect::<Option<Vec<_>>>();
+    let argv = argv.ok_or_else(|| refused("a word of the command is not text"))?;
+    let tty = field(request, "Tty").and_then(Value::as_bool).unwrap_or(false);
+    // Servers have checked that who asks may run commands inside tasks. Whether also on the node itself is
+    // for the node to ask, which this one cannot yet: where there is a token, it does not let them.
+    let on_node = given("AuthToken").is_none();
+    let terminal = tty.then(TerminalSize::default);
+    Ok(Asked { alloc, task, command: ExecCommand { argv, terminal, on_node } })
+}
+
+async fn begin(agent: &AgentHandle, asked: Asked) -> Result<ExecSession, Refusal> {
+    let Asked { alloc, task, command } = asked;
+    if agent.alloc(alloc).is_none() {
+        return Err((format!("Unknown allocation \"{alloc}\""), 404));
+    }
+    let session = agent.exec_alloc(alloc, &task, command).await;
+    session.map_err(|error| (causes::chain(&error), 500))
+}
+
+/// `None`: nothing that is known.
+fn input(value: &Value) -> Option<SessionInput> {
+    if let Some(stdin) = field(value, "stdin").filter(|stdin| !stdin.is_nil()) {
+        let close = field(stdin, "close").and_then(Value::as_bool).unwrap_or(false);
+        let data = field(stdin, "data").and_then(bytes).unwrap_or_default();
+        return Some(if close { SessionInput::End } else { SessionInput::Bytes(data.to_vec()) });
+    }
+    if let Some(size) = field(value, "tty_size").filter(|size| !size.is_nil()) {
+        let number = |name| {
+            let number = field(size, name).and_then(Value::as_i64).unwrap_or_default();
+            u16::try_from(number).unwrap_or_default()
+        };
+        let (rows, columns) = (number("height"), number("width"));
+        return Some(SessionInput::Resize(TerminalSize { rows, columns }));
+    }
+    // A sign of life.
+    value.is_map().then(|| SessionInput::Bytes(Vec::new()))
+}
+
+fn frame(output: &SessionOutput) -> Value {
+    let data = |bytes: &[u8]| json!({ "data": BASE64.encode(bytes) });
+    let said = match output {
+        SessionOutput::Stdout(bytes) => json!({ "stdout": data(bytes) }),
+        SessionOutput::StdoutEnd => json!({ "stdout": { "close": true } }),
+        SessionOutput::Stderr(bytes) => json!({ "stderr": data(bytes) }),
+        SessionOutput::StderrEnd => json!({ "stderr": { "close": true } }),
+        SessionOutput::Exited(code) => json!({ "exited": true, "result": { "exit_code": code } }),
+    };
+    wrapped(Ok(said.to_string().into_bytes()))
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "tests")]
+mod tests {
+    use super::*;
+    use crate::rpc::map;
+
+    fn request(fields: &[(&'static str, Value)]) -> Value {
+        let alloc = ("AllocID", "8ba85cef-0000-4000-8000-000000000000".into());
+        let all = [alloc, ("Task", "web".into()), ("Cmd", Value::Array(vec!["sh".into()]))];
+        let given = |name: &str| fields.iter().any(|(one, _)| *one == name);
+        map(all.into_iter().filter(|(name, _)| !given(name)).chain(fields.iter().cloned()))
+    }
+
+    #[test]
+    fn a_request_is_a_command_and_what_is_wrong_with_it_is_said() {
+        let asked_for = asked(&request(&[("Tty", true.into())])).unwrap_or_else(|_| panic!());
+        assert_eq!(asked_for.command.argv, ["sh"]);
+        assert_eq!(asked_for.command.terminal, Some(TerminalSize::default()));
+        assert!(asked_for.command.on_node);
+        for (wrong, status) in [
+            (("AllocID", "".into()), 400),
+            (("AllocID", "x".into()), 404),
+            (("Task", Value::Nil), 400),
+            (("Cmd", Value::Array(Vec::new())), 400),
+            (("Cmd", Value::Array(vec![7.into()])), 400),
+            (("Cmd", Value::Array(vec!["x".into(); EXEC_ARGUMENTS_MAX + 1])), 400),
+        ] {
+            let refused = asked(&request(&[wrong.clone()])).err().unwrap();
+            assert_eq!(refused.1, status, "{wrong:?}: {}", refused.0);
+        }
+    }
+
+    #[test]
+    fn who_shows_a_token_is_not_let_onto_the_node_itself() {
+        let asked_for = asked(&request(&[("AuthToken", "secret".into())]));
+        assert!(asked_for.is_ok_and(|asked| !asked.command.on_node));
+    }
+
+    #[test]
+    fn input_sizes_and_signs_of_life_are_told_apart() {
+        let stdin = |fields: Vec<(&'static str, Value)>| map([("stdin", map(fields))]);
+        let data = stdin(vec![("data", Value::Binary(b"ls\n".to_vec()))]);
+        assert_eq!(input(&data), Some(SessionInput::Bytes(b"ls\n".to_vec())));
+        assert_eq!(input(&stdin(vec![("close", true.into())])), Some(SessionInput::End));
+        let size = map([("tty_size", map([("height", 50.into()), ("width", (-3).into())]))]);
+        let wanted = TerminalSize { rows: 50, columns: 0 };
+        assert_eq!(input(&size), Some(SessionInput::Resize(wanted)));
+        assert_eq!(input(&map([] as [(&str, Value); 0])), Some(SessionInput::Bytes(Vec::new())));
+        assert_eq!(input(&Value::Nil), None);
+    }
+
+    #[test]
+    fn output_is_json_that_the_command_line_reads() {
+        let payload = |output| {
+            let frame = frame(&output);
+            let payload = field(&frame, "Payload").and_then(bytes).unwrap().to_vec();
+            String::from_utf8(payload).unwrap()
+        };
+        let out = payload(SessionOutput::Stdout(b"hi".to_vec()));
+        assert_eq!(out, r#"{"stdout":{"data":"aGk="}}"#);
+        let end = payload(SessionOutput::Exited(3));
+        assert_eq!(end, r#"{"exited":true,"result":{"exit_code":3}}"#);
+    }
+}
