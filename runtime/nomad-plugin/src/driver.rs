@@ -5,6 +5,7 @@
 //! RecoverTask ─ handle ─► tasks: adopt, ask the driver        WaitTask, StopTask, … ─► tasks
 //! ```
 
+mod exec;
 mod fingerprint;
 mod record;
 mod refused;
@@ -63,11 +64,6 @@ pub(crate) fn duration(given: Option<prost_types::Duration>) -> Duration {
     given.and_then(|given| Duration::try_from(given).ok()).unwrap_or_default()
 }
 
-/// Nomad's `exec` into tasks is not done, and the capabilities say so.
-fn no_exec() -> Status {
-    Status::unimplemented("drivers of Ostler do not run commands inside tasks")
-}
-
 #[tonic::async_trait]
 impl DriverService for DriverSide {
     type FingerprintStream = Answers<wire::FingerprintResponse>;
@@ -98,7 +94,7 @@ impl DriverService for DriverSide {
         };
         let capabilities = wire::DriverCapabilities {
             send_signals: can.send_signals,
-            exec: false,
+            exec: can.exec,
             fs_isolation: fs.into(),
             network_isolation_modes: vec![NetworkIsolationMode::Host.into()],
             must_create_network: false,
@@ -212,16 +208,23 @@ impl DriverService for DriverSide {
 
     async fn exec_task(
         &self,
-        _request: Request<wire::ExecTaskRequest>,
+        request: Request<wire::ExecTaskRequest>,
     ) -> Result<Response<wire::ExecTaskResponse>, Status> {
-        Err(no_exec())
+        let wire::ExecTaskRequest { task_id, command, timeout } = request.into_inner();
+        let tasks = self.tasks().await?;
+        let session = tasks.exec(&task_id, command, None).await?;
+        Ok(Response::new(exec::whole(session, duration(timeout)).await?))
     }
 
     async fn exec_task_streaming(
         &self,
-        _request: Request<Streaming<wire::ExecTaskStreamingRequest>>,
+        request: Request<Streaming<wire::ExecTaskStreamingRequest>>,
     ) -> Result<Response<Self::ExecTaskStreamingStream>, Status> {
-        Err(no_exec())
+        let mut asked = request.into_inner();
+        let (task, command, terminal) = exec::setup(&mut asked).await?;
+        let tasks = self.tasks().await?;
+        let session = tasks.exec(&task, command, terminal).await?;
+        Ok(until_left(exec::stream(session, asked), self.served.left.clone()))
     }
 
     async fn create_network(

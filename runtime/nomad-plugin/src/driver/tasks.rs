@@ -29,6 +29,7 @@ use ostler_model::limits::{
 use ostler_model::ports::{
     Adoption, BoxFuture, Driver, Inspected, PluginCallError, Started, TaskContext, Workloads,
 };
+use ostler_model::session::{ExecSession, TerminalSize};
 use ostler_model::task::{ExitResult, RawExit, Workload};
 use ostler_plugin::driver::DriverPlugin;
 use ostler_plugin::drivers::proxy::DriverProxy;
@@ -452,6 +453,28 @@ impl Tasks {
         let (context, handle) = (Arc::clone(&task.context), task.kept.handle.clone());
         let sent = self.bounded(self.driver.signal(context, handle, signal)).await;
         sent.map_err(|error| refused::call(&error))
+    }
+
+    /// Run a command inside a task. Nomad has checked who may.
+    pub(crate) async fn exec(
+        &self,
+        id: &str,
+        argv: Vec<String>,
+        terminal: Option<TerminalSize>,
+    ) -> Result<ExecSession, Status> {
+        let task = self.task(id)?;
+        if task.end_seen().is_some() {
+            return Err(Status::failed_precondition("the task has ended"));
+        }
+        if !self.driver.capabilities().exec {
+            return Err(Status::unimplemented("this driver runs no commands inside its tasks"));
+        }
+        let (context, handle) = (Arc::clone(&task.context), task.kept.handle.clone());
+        let plan = self.driver.exec(context, handle, argv, terminal.is_some());
+        let plan = self.bounded(plan).await.map_err(|error| refused::call(&error))?;
+        let (run, workload) = (&task.kept.run, &task.kept.workload);
+        let session = self.live.workloads.exec(run, workload, plan, terminal);
+        session.await.map_err(Status::failed_precondition)
     }
 
     /// Nothing of a run is known any more.
