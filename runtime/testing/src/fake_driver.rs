@@ -143,6 +143,9 @@ struct Inner {
     /// What is wrong with the devices.
     unfit: Option<String>,
     signal: Reply,
+    exec: Reply,
+    /// Tasks see a root of their own.
+    rooted: bool,
     reservation: Reservation,
     twice: Vec<RunId>,
     probe: Option<StartProbe>,
@@ -222,6 +225,16 @@ impl FakeNode {
     /// How `signal` goes.
     pub fn set_signal(&self, reply: Reply) {
         self.lock().signal = reply;
+    }
+
+    /// How `exec` goes.
+    pub fn set_exec(&self, reply: Reply) {
+        self.lock().exec = reply;
+    }
+
+    /// Tasks see a root of their own from now on.
+    pub fn set_rooted(&self) {
+        self.lock().rooted = true;
     }
 
     /// How `reserve` goes, and what it gives.

@@ -13,6 +13,7 @@ use ostler_model::ports::{
     Workloads,
 };
 use ostler_model::resources::AllocatedDevice;
+use ostler_model::session::{ExecPlan, ExecSession, Resize, TerminalSize};
 use ostler_model::task::{DriverHandle, ExitResult, RawExit, Workload};
 
 impl Drivers for FakeNode {
@@ -32,7 +33,8 @@ impl Drivers for FakeNode {
 
 impl Driver for FakeNode {
     fn capabilities(&self) -> Capabilities {
-        Capabilities { send_signals: true, exec: false, fs_isolation: FsIsolation::None }
+        let fs_isolation = if self.lock().rooted { FsIsolation::Chroot } else { FsIsolation::None };
+        Capabilities { send_signals: true, exec: true, fs_isolation }
     }
 
     fn call_wall(&self) -> Duration {
@@ -167,6 +169,21 @@ impl Driver for FakeNode {
         let answer = self.lock().signal.clone();
         Box::pin(async move { reply(&answer).await })
     }
+
+    fn exec(
+        &self,
+        context: Arc<TaskContext>,
+        _handle: DriverHandle,
+        argv: Vec<String>,
+        _terminal: bool,
+    ) -> BoxFuture<'_, Result<ExecPlan, PluginCallError>> {
+        self.note("exec", &format!("{} {}", context.task, argv.join(" ")));
+        let how = self.lock().exec.clone();
+        Box::pin(async move {
+            reply(&how).await?;
+            Ok(ExecPlan { argv, env: None, cwd: None, user: None })
+        })
+    }
 }
 
 impl Workloads for FakeNode {
@@ -210,6 +227,25 @@ impl Workloads for FakeNode {
             self.signalled_by_host(run);
         }
         Ok(())
+    }
+
+    /// The command ends at once, with 7.
+    fn exec(
+        &self,
+        run: &RunId,
+        _workload: &Workload,
+        plan: ExecPlan,
+        terminal: Option<TerminalSize>,
+    ) -> BoxFuture<'static, Result<ExecSession, String>> {
+        self.note("enter", &format!("{} {}", self.task_of(run), plan.argv.join(" ")));
+        let session = ExecSession {
+            stdin: Box::new(tokio::io::sink()),
+            stdout: Box::new(tokio::io::empty()),
+            stderr: None,
+            resize: terminal.map(|_| -> Resize { Box::new(|_| ()) }),
+            end: Box::pin(std::future::ready(Ok(7))),
+        };
+        Box::pin(std::future::ready(Ok(session)))
     }
 
     fn end_leftovers<'a>(

@@ -6,9 +6,10 @@ use ostler_model::alloc::ClientStatus;
 use ostler_model::job::{Lifecycle, LifecycleHook};
 use ostler_model::resources::AllocatedDevice;
 use ostler_model::saved::SavedAllocState;
+use ostler_model::session::ExecCommand;
 use ostler_model::task::Workload;
 use ostler_state::Key;
-use ostler_testing::fake_driver::Script;
+use ostler_testing::fake_driver::{Reply, Script};
 
 #[tokio::test(start_paused = true)]
 async fn a_task_runs_to_its_end_with_nomads_events_in_order() {
@@ -261,6 +262,43 @@ async fn a_signal_reaches_a_running_task_and_is_refused_by_others() {
     handle.wait_done().await;
     let late = handle.signal(Some(&name("web")), "SIGHUP").await;
     assert!(matches!(late, Err(RequestError::Gone | RequestError::NotRunning { .. })), "{late:?}");
+}
+
+fn command(on_node: bool) -> ExecCommand {
+    ExecCommand { argv: ["ls", "-l"].map(str::to_owned).to_vec(), terminal: None, on_node }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_command_runs_inside_a_running_task_as_its_driver_says() {
+    let bench = Bench::new();
+    let handle = bench.run(vec![task("web")]);
+    until_running(&handle, "web").await;
+    let session = handle.exec(&name("web"), command(true)).await.unwrap();
+    assert_eq!(session.end.await, Ok(7));
+    let calls = bench.node.calls();
+    assert!(calls.contains(&"exec web ls -l".to_owned()), "{calls:?}");
+    assert!(calls.contains(&"enter web ls -l".to_owned()), "{calls:?}");
+    let unknown = handle.exec(&name("nobody"), command(true)).await.unwrap_err();
+    assert_eq!(unknown, RequestError::UnknownTask { task: name("nobody") });
+    bench.node.set_exec(Reply::Hang);
+    let late = handle.exec(&name("web"), command(true)).await.unwrap_err();
+    assert_eq!(late, RequestError::NoAnswer { task: name("web") });
+    handle.stop("enough").await;
+    handle.wait_done().await;
+    let late = handle.exec(&name("web"), command(true)).await.unwrap_err();
+    assert!(matches!(late, RequestError::Gone | RequestError::NotRunning { .. }), "{late:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_command_reaches_the_nodes_own_files_only_for_who_may() {
+    let bench = Bench::new();
+    let handle = bench.run(vec![task("web")]);
+    until_running(&handle, "web").await;
+    let refused = handle.exec(&name("web"), command(false)).await.unwrap_err();
+    assert!(refused.to_string().contains("file system"), "{refused}");
+    assert!(!bench.node.calls().iter().any(|call| call.starts_with("exec")));
+    bench.node.set_rooted();
+    assert!(handle.exec(&name("web"), command(false)).await.is_ok());
 }
 
 #[tokio::test(start_paused = true)]
