@@ -4,6 +4,7 @@
 //! nothing of agents but this API. The bodies of both are the types of `ostler-wire`. Neither decides
 //! anything. Start with [`server::serve`], then `server/router.rs`.
 
+pub mod agent_log;
 pub mod client;
 pub mod server;
 

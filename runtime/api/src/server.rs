@@ -29,6 +29,7 @@ mod index;
 mod jobs;
 mod json;
 mod logs;
+mod monitor;
 mod nodes;
 mod params;
 mod plugins;

@@ -26,6 +26,7 @@ mod interrupt;
 mod job;
 mod join;
 mod logging;
+mod logging_followed;
 mod logging_hclog;
 mod man;
 mod node;

@@ -1,7 +1,8 @@
 //! The agent's own log, on standard error.
 //!
 //! ```text
-//! any thread ─ one line ─► Queue (bounded; what does not fit is counted) ─► thread ─► standard error
+//! any thread ─┬ one line ─► Queue (bounded; what does not fit is counted) ─► thread ─► standard error
+//!             └ where somebody follows: AgentLog ─► the API
 //! ```
 //! Standard error may be a file on a disk that hangs, or a pipe that nobody reads: whoever logs never
 //! waits for it, least of all the threads that have timers.
@@ -10,10 +11,12 @@ use std::collections::VecDeque;
 use std::io::{self, Write};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 
-use tracing_subscriber::EnvFilter;
 use tracing_subscriber::fmt::MakeWriter;
+use tracing_subscriber::layer::SubscriberExt as _;
 use tracing_subscriber::util::SubscriberInitExt as _;
+use tracing_subscriber::{EnvFilter, Layer as _, Registry};
 
+use super::logging_followed;
 use super::logging_hclog::HcLog;
 use super::output;
 use super::terminal::Terminal;
@@ -26,14 +29,14 @@ const FILTER_VARIABLE: &str = "OSTLER_LOG";
 /// the time the result is dropped, unless standard error takes it too slowly.
 pub(super) fn start(verbose: u8, terminal: &Terminal) -> Written {
     let lines = Lines::to(io::stderr);
-    let subscriber = tracing_subscriber::fmt()
-        .with_env_filter(filter(verbose, terminal))
+    let written = tracing_subscriber::fmt::layer()
         .with_writer(lines.clone())
         .with_ansi(terminal.stderr_colours())
         .with_target(verbose > 1)
         // It would be written with a macro that panics when standard error is closed.
         .log_internal_errors(false)
-        .finish();
+        .with_filter(filter(verbose, terminal));
+    let subscriber = Registry::default().with(written).with(logging_followed::layer());
     // Only fails when there is a subscriber already.
     let _there_already = subscriber.try_init();
     Written(lines)

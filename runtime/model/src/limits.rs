@@ -559,6 +559,8 @@ pub const CLIENT_WAIT: Duration = Duration::from_secs(60);
 pub const CLIENT_BODY_BYTES_MAX: usize = 64 * MIB as usize;
 /// Most of a refusal's text that is shown, bytes.
 pub const CLIENT_REFUSAL_BYTES_MAX: usize = 16 * KIB as usize;
+/// Lines of the agent's log that wait for who follows it; the oldest go.
+pub const AGENT_LOG_LINES_MAX: usize = 512;
 /// Largest frame of a stream, bytes, in base64.
 pub const CLIENT_FRAME_BYTES_MAX: usize = MIB as usize;
 /// Longest silence in a stream; the agent gives a sign of life every [`API_HEARTBEAT`].

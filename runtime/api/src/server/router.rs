@@ -20,8 +20,10 @@ use super::host::Cores;
 use super::index::Table;
 use super::params::Params;
 use super::{
-    agent, allocs, client, evaluations, fs, fs_stream, host, jobs, json, logs, nodes, plugins,
+    agent, allocs, client, evaluations, fs, fs_stream, host, jobs, json, logs, monitor, nodes,
+    plugins,
 };
+use crate::agent_log::AgentLog;
 use ostler_agent::AgentHandle;
 use ostler_model::clock::{self, Clock};
 use ostler_model::ids::{AllocId, JobId};
@@ -34,6 +36,8 @@ use ostler_model::rng::Rng;
 /// What the handlers share.
 pub(super) struct Api {
     pub agent: AgentHandle,
+    /// What it logs.
+    pub log: Arc<AgentLog>,
     /// The API ends: nothing waits any longer.
     pub leaving: CancellationToken,
     pub clock: Clock,
@@ -61,6 +65,7 @@ impl Api {
         let began_at = agent.index();
         Arc::new(Self {
             agent,
+            log: AgentLog::of_process(),
             leaving,
             clock: Clock::system(),
             rng: Rng::system(),
@@ -139,6 +144,7 @@ pub(super) fn router(api: Arc<Api>) -> Router {
         .route("/v1/client/stats", get(host::stats))
         .route("/v1/agent/self", get(agent::own))
         .route("/v1/agent/health", get(agent::health))
+        .route("/v1/agent/monitor", get(monitor::read))
         .route("/v1/status/leader", shown(|_| agent::SELF_ADDRESS))
         .route("/v1/status/peers", shown(|_| [agent::SELF_ADDRESS]))
         .route("/v1/regions", shown(|_| [json::REGION]))

@@ -1,0 +1,232 @@
+//! The agent's own log, for who follows it from elsewhere.
+//!
+//! ```text
+//! event ─ wanted by a follower? ─ no ─► nothing is made of it
+//!             └─ yes ─► LogLine ─► ring (bounded) ─► each follower, by its level; what it missed is counted
+//! ```
+//! Which events are made into lines at all is tuned when followers come and go, so that a log nobody
+//! follows costs nothing.
+
+use std::fmt::Write as _;
+use std::sync::{Arc, LazyLock, Mutex, OnceLock, PoisonError};
+
+use serde_json::{Map, Value};
+use tokio::sync::broadcast::{self, error::RecvError};
+use tracing::Level;
+use tracing::level_filters::LevelFilter;
+
+use ostler_model::limits::AGENT_LOG_LINES_MAX;
+use ostler_model::time::Timestamp;
+
+/// One event of the log.
+#[derive(Clone, Debug, PartialEq)]
+pub struct LogLine {
+    /// When it was logged.
+    pub at: Timestamp,
+    /// How much it matters.
+    pub level: Level,
+    /// The part of the agent that logged it.
+    pub module: String,
+    /// What it says.
+    pub message: String,
+    /// Name and value of what it is about.
+    pub fields: Vec<(String, Value)>,
+}
+
+impl LogLine {
+    /// As people read it: time, level, module, message and fields.
+    #[must_use]
+    pub fn text(&self) -> String {
+        let Self { at, level, module, message, .. } = self;
+        let mut text = format!("{} [{level}] {module}: {message}", time(*at));
+        for (name, value) in &self.fields {
+            let joined = match value {
+                Value::String(value) => write!(text, " {name}={value:?}"),
+                value => write!(text, " {name}={value}"),
+            };
+            // Writing to a string does not fail.
+            joined.unwrap_or_default();
+        }
+        text.push('\n');
+        text
+    }
+
+    /// As programs read it, in the names of Nomad's own lines.
+    #[must_use]
+    pub fn json(&self) -> String {
+        let own = [
+            ("@level", self.level.as_str().to_lowercase()),
+            ("@message", self.message.clone()),
+            ("@module", self.module.clone()),
+            ("@timestamp", time(self.at)),
+        ];
+        let own = own.into_iter().map(|(name, value)| (name.to_owned(), value.into()));
+        let line: Map<String, Value> = self.fields.iter().cloned().chain(own).collect();
+        format!("{}\n", Value::Object(line))
+    }
+}
+
+fn time(at: Timestamp) -> String {
+    let since = std::time::Duration::from_nanos(at.nanos());
+    humantime::format_rfc3339_micros(std::time::UNIX_EPOCH + since).to_string()
+}
+
+/// Has the log made of events of this level and above; of none where it is off.
+pub type Tune = Box<dyn Fn(LevelFilter) + Send + Sync>;
+
+/// See the module.
+pub struct AgentLog {
+    lines: broadcast::Sender<Arc<LogLine>>,
+    /// What each follower wants.
+    wanted: Mutex<Vec<LevelFilter>>,
+    tune: OnceLock<Tune>,
+}
+
+impl Default for AgentLog {
+    fn default() -> Self {
+        let (lines, _) = broadcast::channel(AGENT_LOG_LINES_MAX);
+        Self { lines, wanted: Mutex::default(), tune: OnceLock::new() }
+    }
+}
+
+impl AgentLog {
+    /// That of this process: what logs is the process's, too.
+    #[must_use]
+    pub fn of_process() -> Arc<Self> {
+        static LOG: LazyLock<Arc<AgentLog>> = LazyLock::new(Arc::default);
+        Arc::clone(&LOG)
+    }
+
+    /// Who makes lines of events, and is told which are wanted. The first one stays.
+    pub fn tuned_by(&self, tune: Tune) {
+        let _there_already = self.tune.set(tune);
+    }
+
+    /// Something was logged.
+    pub fn tell(&self, line: LogLine) {
+        // An error means that nobody follows.
+        let _nobody = self.lines.send(Arc::new(line));
+    }
+
+    /// Follow the log from now on: what is as important as this, and more so.
+    #[must_use]
+    pub fn follow(self: &Arc<Self>, level: LevelFilter) -> LogFollower {
+        let lines = self.lines.subscribe();
+        self.change(|wanted| wanted.push(level));
+        LogFollower { log: Arc::clone(self), level, lines }
+    }
+
+    fn change(&self, change: impl FnOnce(&mut Vec<LevelFilter>)) {
+        // Tuned under the lock: of two changes at once the later one is in force.
+        let mut wanted = self.wanted.lock().unwrap_or_else(PoisonError::into_inner);
+        change(&mut wanted);
+        let most = wanted.iter().copied().max().unwrap_or(LevelFilter::OFF);
+        if let Some(tune) = self.tune.get() {
+            tune(most);
+        }
+    }
+}
+
+/// What a follower hears.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Heard {
+    /// A line.
+    Line(Arc<LogLine>),
+    /// So many lines came faster than they were read.
+    Missed(u64),
+}
+
+/// Follows the log; see [`AgentLog::follow`].
+pub struct LogFollower {
+    log: Arc<AgentLog>,
+    level: LevelFilter,
+    lines: broadcast::Receiver<Arc<LogLine>>,
+}
+
+impl LogFollower {
+    /// What is heard next; none when there is no log any more.
+    pub async fn next(&mut self) -> Option<Heard> {
+        loop {
+            match self.lines.recv().await {
+                Ok(line) if line.level <= self.level => return Some(Heard::Line(line)),
+                Ok(_) => {}
+                Err(RecvError::Lagged(count)) => return Some(Heard::Missed(count)),
+                Err(RecvError::Closed) => return None,
+            }
+        }
+    }
+}
+
+impl Drop for LogFollower {
+    fn drop(&mut self) {
+        let level = self.level;
+        self.log.change(|wanted| {
+            if let Some(at) = wanted.iter().position(|one| *one == level) {
+                wanted.swap_remove(at);
+            }
+        });
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "tests")]
+mod tests {
+    use super::*;
+
+    fn line(level: Level, message: &str) -> LogLine {
+        LogLine {
+            at: Timestamp::from_nanos(1_500_000_000),
+            level,
+            module: "ostler_agent".to_owned(),
+            message: message.to_owned(),
+            fields: vec![("task".to_owned(), "web".into()), ("count".to_owned(), 3.into())],
+        }
+    }
+
+    #[test]
+    fn a_line_has_a_form_for_people_and_one_for_programs() {
+        let line = line(Level::WARN, "it is late");
+        assert_eq!(
+            line.text(),
+            "1970-01-01T00:00:01.500000Z [WARN] ostler_agent: it is late task=\"web\" count=3\n"
+        );
+        let json: Value = serde_json::from_str(&line.json()).unwrap();
+        assert_eq!(json["@level"], "warn");
+        assert_eq!(json["@message"], "it is late");
+        assert_eq!((&json["task"], &json["count"]), (&"web".into(), &3.into()));
+    }
+
+    #[tokio::test]
+    async fn each_follower_hears_what_it_asked_for_and_how_much_it_missed() {
+        let log = Arc::new(AgentLog::default());
+        log.tell(line(Level::ERROR, "before"));
+        let (mut some, mut all) = (log.follow(LevelFilter::WARN), log.follow(LevelFilter::TRACE));
+        log.tell(line(Level::DEBUG, "one"));
+        log.tell(line(Level::WARN, "two"));
+        let said = |heard| match heard {
+            Some(Heard::Line(line)) => line.message.clone(),
+            other => format!("{other:?}"),
+        };
+        assert_eq!(said(some.next().await), "two");
+        assert_eq!(said(all.next().await), "one");
+        for _ in 0..AGENT_LOG_LINES_MAX + 5 {
+            log.tell(line(Level::ERROR, "many"));
+        }
+        assert_eq!(some.next().await, Some(Heard::Missed(5)));
+        assert_eq!(said(some.next().await), "many");
+    }
+
+    #[test]
+    fn what_is_made_into_lines_is_what_somebody_wants() {
+        let log = Arc::new(AgentLog::default());
+        let tuned = Arc::new(Mutex::new(Vec::new()));
+        let tell = Arc::clone(&tuned);
+        log.tuned_by(Box::new(move |level| tell.lock().unwrap().push(level)));
+        let info = log.follow(LevelFilter::INFO);
+        let trace = log.follow(LevelFilter::TRACE);
+        drop(trace);
+        drop(info);
+        let wanted = [LevelFilter::INFO, LevelFilter::TRACE, LevelFilter::INFO, LevelFilter::OFF];
+        assert_eq!(*tuned.lock().unwrap(), wanted);
+    }
+}

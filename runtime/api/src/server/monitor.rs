@@ -1,0 +1,176 @@
+//! `GET /v1/agent/monitor`: the agent's own log as it grows.
+
+use std::io;
+
+use axum::body::{Body, Bytes};
+use axum::extract::State;
+use axum::http::header::{CONTENT_TYPE, X_CONTENT_TYPE_OPTIONS};
+use axum::response::{IntoResponse as _, Response};
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use futures_util::stream;
+use tokio::sync::OwnedSemaphorePermit;
+use tokio_util::sync::CancellationToken;
+use tracing::level_filters::LevelFilter;
+
+use super::error::Failure;
+use super::logs::place;
+use super::params::Params;
+use super::router::Shared;
+use crate::agent_log::{Heard, LogFollower};
+use ostler_model::clock;
+use ostler_model::limits::API_HEARTBEAT;
+use ostler_wire as wire;
+
+/// What a frame says that it has.
+const LOG: &str = "log";
+/// The one server, this agent, among Nomad's names for it.
+const LEADER: &str = "leader";
+
+/// `GET /v1/agent/monitor`
+pub(super) async fn read(State(api): Shared, params: Params) -> Result<Response, Failure> {
+    let level = level(params.text("log_level"))?;
+    let (json, plain) = (params.flag("log_json")?, params.flag("plain")?);
+    let node = api.agent.node();
+    let (own, name) = (node.id.to_string(), node.name.as_str());
+    // Nomad's command line gives the beginning of an id.
+    if params.text("node_id").is_some_and(|id| !own.starts_with(id)) {
+        return Err(Failure::NotThere("node"));
+    }
+    let server = params.text("server_id");
+    if server.is_some_and(|server| ![LEADER, name].contains(&server) && !own.starts_with(server)) {
+        return Err(Failure::NotThere("server"));
+    }
+    let place = place(&api)?;
+    let monitor = Monitor {
+        follower: api.log.follow(level),
+        json,
+        plain,
+        offset: 0,
+        leaving: api.leaving.clone(),
+        _place: place,
+    };
+    let kind = if plain { "text/plain; charset=utf-8" } else { "application/json" };
+    let body = Body::from_stream(stream::unfold(monitor, |mut monitor| async {
+        Some((monitor.piece().await?, monitor))
+    }));
+    Ok(([(CONTENT_TYPE, kind), (X_CONTENT_TYPE_OPTIONS, "nosniff")], body).into_response())
+}
+
+fn level(given: Option<&str>) -> Result<LevelFilter, Failure> {
+    let Some(given) = given else { return Ok(LevelFilter::INFO) };
+    match given.to_lowercase().as_str() {
+        "error" | "err" => Ok(LevelFilter::ERROR),
+        "warn" => Ok(LevelFilter::WARN),
+        "info" => Ok(LevelFilter::INFO),
+        "debug" => Ok(LevelFilter::DEBUG),
+        "trace" => Ok(LevelFilter::TRACE),
+        _ => Err(Failure::bad_param("log_level", given, "trace, debug, info, warn or error")),
+    }
+}
+
+struct Monitor {
+    follower: LogFollower,
+    json: bool,
+    plain: bool,
+    offset: u64,
+    leaving: CancellationToken,
+    /// Free again when the stream is dropped.
+    _place: OwnedSemaphorePermit,
+}
+
+impl Monitor {
+    /// The next line, or a sign of life; none when the agent leaves.
+    async fn piece(&mut self) -> Option<io::Result<Bytes>> {
+        loop {
+            let next = clock::timeout(API_HEARTBEAT, self.follower.next());
+            match self.leaving.run_until_cancelled(next).await? {
+                Some(heard) => return Some(self.frame(&heard?)),
+                None if self.plain => {}
+                None => return Some(Ok(Bytes::from_static(b"{}"))),
+            }
+        }
+    }
+
+    fn frame(&mut self, heard: &Heard) -> io::Result<Bytes> {
+        let text = match heard {
+            Heard::Line(line) if self.json => line.json(),
+            Heard::Line(line) => line.text(),
+            Heard::Missed(count) if self.json => {
+                format!("{}\n", serde_json::json!({ "@level": "warn", "@message": missed(*count) }))
+            }
+            Heard::Missed(count) => format!("[WARN] {}\n", missed(*count)),
+        };
+        if self.plain {
+            return Ok(text.into());
+        }
+        self.offset = self.offset.saturating_add(text.len() as u64);
+        let frame = wire::Frame {
+            data: STANDARD.encode(text).into(),
+            file: "".into(),
+            offset: self.offset,
+            file_event: LOG.into(),
+            skipped: 0,
+        };
+        serde_json::to_vec(&frame).map(Bytes::from).map_err(io::Error::other)
+    }
+}
+
+fn missed(count: u64) -> String {
+    format!("{count} lines of the log came faster than they were read, and are not shown")
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "tests")]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::agent_log::{AgentLog, LogLine};
+    use ostler_model::time::Timestamp;
+    use tokio::sync::Semaphore;
+
+    fn monitor(log: &Arc<AgentLog>, plain: bool) -> Monitor {
+        Monitor {
+            follower: log.follow(LevelFilter::INFO),
+            json: false,
+            plain,
+            offset: 0,
+            leaving: CancellationToken::new(),
+            _place: Arc::new(Semaphore::new(1)).try_acquire_owned().unwrap(),
+        }
+    }
+
+    fn line() -> LogLine {
+        LogLine {
+            at: Timestamp::from_nanos(0),
+            level: tracing::Level::INFO,
+            module: "m".to_owned(),
+            message: "said".to_owned(),
+            fields: Vec::new(),
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn lines_are_frames_or_plain_and_silence_has_signs_of_life_until_the_agent_leaves() {
+        let log = Arc::new(AgentLog::default());
+        let (mut frames, mut plain) = (monitor(&log, false), monitor(&log, true));
+        log.tell(line());
+        let bytes = frames.piece().await.unwrap().unwrap();
+        let frame: wire::Frame<'_> = serde_json::from_slice(&bytes).unwrap();
+        let text = STANDARD.decode(frame.data.as_bytes()).unwrap();
+        assert!(text.ends_with(b"[INFO] m: said\n") && frame.file_event == LOG);
+        assert_eq!(frame.offset, text.len() as u64);
+        assert_eq!(plain.piece().await.unwrap().unwrap(), text);
+        assert_eq!(frames.piece().await.unwrap().unwrap(), "{}");
+        frames.leaving.cancel();
+        assert!(frames.piece().await.is_none());
+    }
+
+    #[test]
+    fn levels_are_named_as_nomad_names_them() {
+        assert_eq!(level(None).ok(), Some(LevelFilter::INFO));
+        assert_eq!(level(Some("TRACE")).ok(), Some(LevelFilter::TRACE));
+        assert!(level(Some("loud")).is_err());
+    }
+}
