@@ -12,6 +12,7 @@ const CRATES: &[&str] = &[
     "artifact",
     "cli",
     "cluster",
+    "cluster-agent",
     "conformance",
     "control",
     "device",
