@@ -5,20 +5,20 @@
 //! assign, stop_assigned ─► control          acknowledge ─► records ─► acknowledged, after a restart
 //! ```
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use tokio::sync::watch;
 
 use super::AgentHandle;
-use ostler_control::{AllocError, Assigned, Stopped, SubmitError};
-use ostler_control::{AllocRef, PlacedBy};
+use ostler_control::acknowledged;
+use ostler_control::{AllocError, AllocRef, Assigned, Stopped, SubmitError};
 use ostler_model::alloc::Allocation;
 use ostler_model::ids::{AllocId, JobId};
 use ostler_model::saved::AcknowledgedState;
 use ostler_node::{NodeIdError, NodeView};
-use ostler_state::{Key, StateError};
+use ostler_state::StateError;
 
 impl AgentHandle {
     /// From now on servers say what runs here: jobs are refused. `false`: the agent has jobs of its own,
@@ -59,11 +59,7 @@ impl AgentHandle {
     /// Allocations that servers placed, whatever became of them.
     #[must_use]
     pub fn assigned(&self) -> Vec<AllocRef> {
-        let ids = self.0.control.look(|tables| {
-            let placed = tables.allocs().filter(|entry| entry.placed_by == PlacedBy::Server);
-            placed.map(|entry| entry.allocation.id).collect::<BTreeSet<_>>()
-        });
-        self.0.control.alloc_refs(|alloc| ids.contains(&alloc.id))
+        self.0.control.assigned()
     }
 
     /// Run allocations that a server placed, all of one job. See [`ostler_control::ControlHandle::assign`].
@@ -101,22 +97,12 @@ impl AgentHandle {
         &self,
         told: &BTreeMap<AllocId, AcknowledgedState>,
     ) -> Result<(), StateError> {
-        for (id, state) in told {
-            // One that is gone gets no record again.
-            if self.0.control.alloc(*id).is_some() {
-                self.0.state.put_later(&Key::AcknowledgedState(*id), state).await?;
-            }
-        }
-        Ok(())
+        acknowledged::keep(&self.0.control, &self.0.state, told).await
     }
 
     /// What servers have acknowledged of these allocations.
     #[must_use]
     pub fn acknowledged(&self, of: &[AllocId]) -> BTreeMap<AllocId, AcknowledgedState> {
-        let read = |id: &AllocId| {
-            let known = self.0.state.get(&Key::AcknowledgedState(*id));
-            Some((*id, ostler_control::recorded::readable(known).ok().flatten()?))
-        };
-        of.iter().filter_map(read).collect()
+        acknowledged::read(&self.0.state, of)
     }
 }

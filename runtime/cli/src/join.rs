@@ -6,8 +6,9 @@ use super::connect::Stop;
 use super::output;
 use super::terminal::Terminal;
 use ostler_agent::AgentHandle;
-use ostler_cluster::client::{self, ClusterOptions};
+use ostler_cluster::client::ClusterOptions;
 use ostler_cluster::tls::{ServerTls, TlsFiles};
+use ostler_cluster_agent::JoinOptions;
 use ostler_model::causes;
 use ostler_model::clock::Clock;
 use ostler_model::config::ClusterConfig;
@@ -71,17 +72,16 @@ pub(super) async fn join(
         );
         output::warning(&Terminal::detect(), &warning);
     }
-    let options = ClusterOptions {
+    let cluster = ClusterOptions {
         servers: to.servers.clone(),
         region: to.region().to_owned(),
         class: to.node_class.clone().unwrap_or_default(),
         pool: to.node_pool.clone(),
-        remote_exec: !to.disable_remote_exec,
-        tls,
         secret,
         clock: Clock::system(),
         rng: Rng::system(),
     };
-    drop(tokio::spawn(client::run(agent.clone(), options, ended)));
+    let options = JoinOptions { cluster, tls, remote_exec: !to.disable_remote_exec };
+    drop(tokio::spawn(ostler_cluster_agent::run(agent.clone(), options, ended)));
     Ok(())
 }

@@ -1,26 +1,23 @@
-//! This agent as a node of a cluster: loops over one connection.
+//! A node of a cluster: loops over one connection.
 //!
 //! ```text
 //! links: the connection, to whichever server takes it
 //!   ├─ live:   register ─► ready ─► heartbeats; again when the node has changed or is not known
 //!   ├─ follow: Node.GetClientAllocs ─► WantedAllocs ─► Alloc.GetAllocs ─► assign, stop, collect
-//!   ├─ asked:  what servers ask on streams of theirs
 //!   └─ tell:   states of allocations ─► AllocUpdates ─► Node.UpdateAlloc ─► acknowledged, on record
 //! ```
+//! Who runs them is told of each new connection's streams that servers open, to answer what they ask.
 //! While no server is there, what runs goes on; what happened meanwhile is told when one is.
 
-mod asked;
-mod bridge;
-mod exec;
 mod follow;
 mod links;
 mod live;
+mod ports;
 mod tell;
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use ostler_agent::AgentHandle;
 use ostler_model::clock::{self, Clock};
 use ostler_model::ids::NodeId;
 use ostler_model::limits::{CLUSTER_RETRY_FIRST, CLUSTER_RETRY_MAX};
@@ -28,10 +25,11 @@ use ostler_model::rng::Rng;
 use tokio::sync::{Notify, mpsc, watch};
 use tokio_util::sync::CancellationToken;
 
-use super::tls::ServerTls;
+use super::session::Arrivals;
 use super::updates::AllocUpdates;
 use links::Links;
 use ostler_model::server_address::ServerAddress;
+pub use ports::{ClusterNode, EnterError, PlacedAlloc, ServerDoor, Unentered};
 
 /// How a node joins.
 #[derive(Clone, Debug)]
@@ -44,10 +42,6 @@ pub struct ClusterOptions {
     pub class: String,
     /// Pool of the node; the servers' default where none is named.
     pub pool: Option<String>,
-    /// People at the other end of a server may run commands inside tasks.
-    pub remote_exec: bool,
-    /// TLS, where the servers want it.
-    pub tls: Option<ServerTls>,
     /// What the node proves with that it is the same one.
     pub secret: String,
     /// Time of day.
@@ -58,8 +52,8 @@ pub struct ClusterOptions {
 
 /// What the loops share.
 struct Client {
-    agent: AgentHandle,
-    node: NodeId,
+    node: Arc<dyn ClusterNode>,
+    id: NodeId,
     options: ClusterOptions,
     links: Links,
     updates: Mutex<AllocUpdates>,
@@ -82,23 +76,23 @@ impl Client {
     }
 }
 
-/// Be a node of the cluster until `ended`.
-pub async fn run(agent: AgentHandle, options: ClusterOptions, ended: CancellationToken) {
-    let here: Vec<_> = agent.assigned().iter().map(|alloc| alloc.allocation.id).collect();
-    let updates = Mutex::new(AllocUpdates::new(agent.acknowledged(&here)));
-    // The newest connection, and one that ends.
-    let (arrived, mut arrivals) = mpsc::channel(2);
-    let (node, links) = (agent.node().id, Links::new(&options, arrived));
+/// Be a node of the cluster until `ended`. `arrived` gets the streams that servers open, of each new
+/// connection; where it takes no more, nobody answers on that one.
+pub async fn run(
+    node: Arc<dyn ClusterNode>,
+    door: Arc<dyn ServerDoor>,
+    options: ClusterOptions,
+    arrived: mpsc::Sender<Arrivals>,
+    ended: CancellationToken,
+) {
+    let here: Vec<_> = node.assigned().into_iter().map(|(id, _)| id).collect();
+    let updates = Mutex::new(AllocUpdates::new(node.acknowledged(&here)));
+    let id = node.views().borrow().id;
+    let links = Links::new(&options, door, arrived);
     let (registered, _) = watch::channel(false);
-    let client =
-        Arc::new(Client { agent, node, options, links, updates, news: Notify::new(), registered });
+    let client = Client { node, id, options, links, updates, news: Notify::new(), registered };
     let loops = async {
-        let answer = async {
-            while let Some(arrivals) = arrivals.recv().await {
-                asked::run(&client, arrivals).await;
-            }
-        };
-        tokio::join!(live::run(&client), follow::run(&client), tell::run(&client), answer);
+        tokio::join!(live::run(&client), follow::run(&client), tell::run(&client));
     };
     ended.run_until_cancelled(loops).await;
 }

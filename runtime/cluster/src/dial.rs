@@ -9,10 +9,13 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use ostler_model::clock;
+use ostler_model::limits::CLUSTER_STEP_WALL_DEFAULT;
+use ostler_model::ports::BoxFuture;
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio_util::compat::TokioAsyncReadCompatExt;
 
+use super::client::ServerDoor;
 use super::session::{Arrivals, MULTIPLEX, Session};
 use super::tls::ServerTls;
 use ostler_model::server_address::ServerAddress;
@@ -62,6 +65,31 @@ pub enum DialError {
 pub trait Socket: AsyncRead + AsyncWrite + Unpin + Send {}
 
 impl<T: AsyncRead + AsyncWrite + Unpin + Send> Socket for T {}
+
+/// Servers over TCP, with TLS where they want it.
+#[derive(Clone, Debug)]
+pub struct TcpDoor {
+    /// How they are spoken to.
+    pub tls: Option<ServerTls>,
+}
+
+impl ServerDoor for TcpDoor {
+    fn dial<'a>(
+        &'a self,
+        to: &'a ServerAddress,
+    ) -> BoxFuture<'a, Result<(Session, Arrivals), DialError>> {
+        Box::pin(async move {
+            let wall = CLUSTER_STEP_WALL_DEFAULT;
+            let addresses = resolve(to, wall).await?;
+            let stream = connect(&addresses, wall).await?;
+            let socket: Box<dyn Socket> = match &self.tls {
+                None => Box::new(stream),
+                Some(tls) => secure(stream, tls, wall).await?,
+            };
+            begin(socket, wall).await
+        })
+    }
+}
 
 /// The addresses a server's name stands for, at least one.
 ///

@@ -1,4 +1,5 @@
-//! An agent as a client node of Nomad's servers.
+//! A client node of Nomad's servers: the wire, what is decided, the loops. What it is a node of is behind
+//! [`ClusterNode`](client::ClusterNode).
 //!
 //! ```text
 //! join_check ─► dial ([TLS]) ─► session (yamux) ─ streams ─► caller ─► rpc (calls) ─ values ─► msgpack

@@ -11,7 +11,7 @@ use super::error::{AllocError, SubmitError};
 use super::gc::choice::GcPolicy;
 use super::machine::{Answer, Ask, Change, ControlEvent, JobAction, LEAVE_WALL_MAX, RestoredNode};
 use super::owner::{Message, Shared};
-use super::tables::{AllocEntry, Tables};
+use super::tables::{AllocEntry, PlacedBy, Tables};
 use super::views::{
     AllocRef, AllocView, Assigned, BlockedPlacement, Collected, JobView, Plan, RegisterOptions,
     Registered, Stage, StopOptions, Stopped,
@@ -99,6 +99,14 @@ impl ControlHandle {
     pub fn alloc_refs(&self, wanted: impl Fn(&Allocation) -> bool) -> Vec<AllocRef> {
         let now = self.shared.now();
         let all = now.machine.tables().allocs().filter(|entry| wanted(&entry.allocation));
+        all.filter_map(|entry| Some(found(entry, now.owners.get(&entry.allocation.id)?))).collect()
+    }
+
+    /// Allocations that servers placed, whatever became of them.
+    #[must_use]
+    pub fn assigned(&self) -> Vec<AllocRef> {
+        let now = self.shared.now();
+        let all = now.machine.tables().allocs().filter(|entry| entry.placed_by == PlacedBy::Server);
         all.filter_map(|entry| Some(found(entry, now.owners.get(&entry.allocation.id)?))).collect()
     }
 

@@ -10,6 +10,7 @@
 //! Start reading at `machine.rs` (events and effects), then `machine/change.rs` (the way of a
 //! change) and `owner.rs` (who carries effects out).
 
+pub mod acknowledged;
 pub mod admission;
 pub mod ended;
 mod error;

@@ -1,166 +1,31 @@
 //! An agent as a node of a cluster: with a double that speaks the wire, and with stock servers where
 //! `NOMAD_BIN` names one.
 
-use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex};
-
-use futures_util::io::{AsyncReadExt as _, AsyncWriteExt as _};
-use ostler_cluster::msgpack::{Value, ValueReader};
-use ostler_cluster::rpc::{self, Calls, field, map, text};
-use ostler_cluster::session::{MULTIPLEX, Session, Stream};
+use ostler_cluster::msgpack::Value;
+use ostler_cluster::rpc::{field, map, text};
+use ostler_cluster_double::{BookNode, Double};
 use rustix::process::Signal;
-use tokio::io::AsyncReadExt as _;
-use tokio_util::compat::TokioAsyncReadCompatExt as _;
 
 use crate::support::agent_process::{AgentProcess, Home};
 use crate::support::binary::ostler;
 use crate::support::nomad::NomadServer;
 use crate::support::system::{eventually, runs};
 
-/// What a server (v1.0.18) answered to `Alloc.GetAllocs`.
-const RECORDED: &[u8] = include_bytes!("../../cluster/fixtures/get-allocs.bin");
-
 /// A node that runs programs.
 const CONFIG: &str = "name = \"box\"\nplugin \"raw_exec\" {\n  enabled = true\n}\n";
 
-/// What the double is asked and answers.
-#[derive(Default)]
-struct Book {
-    index: u64,
-    /// Allocations of the node as `GetAllocs` describes them, with their indexes.
-    allocs: BTreeMap<String, (u64, Value)>,
-    /// Newest status that was told of each.
-    told: BTreeMap<String, String>,
-    registered: Vec<Value>,
-    /// So many answers lack what was asked for.
-    lacks: u32,
-    beats: u32,
+/// Place an allocation on whoever asks, or change one.
+fn put(double: &Double, alloc: &[(&str, Value)]) -> String {
+    double.book().put(None, alloc)
 }
 
-/// A server that speaks the wire.
-#[derive(Clone, Default)]
-struct Double(Arc<Mutex<Book>>);
-
-impl Double {
-    async fn start(&self) -> u16 {
-        let listener = tokio::net::TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
-        let port = listener.local_addr().unwrap().port();
-        let double = self.clone();
-        tokio::spawn(async move {
-            while let Ok((mut socket, _)) = listener.accept().await {
-                let double = double.clone();
-                tokio::spawn(async move {
-                    if socket.read_u8().await.ok() != Some(MULTIPLEX) {
-                        return;
-                    }
-                    let (session, mut arrivals) = Session::drive(socket.compat(), true);
-                    while let Some(stream) = arrivals.recv().await {
-                        tokio::spawn(double.clone().calls(stream));
-                    }
-                    drop(session);
-                });
-            }
-        });
-        port
-    }
-
-    /// One call after another on a stream, as servers do.
-    async fn calls(self, mut stream: Stream) -> Option<()> {
-        stream.read_exact(&mut [0]).await.ok()?;
-        let (mut calls, mut piece) = (Calls::new(1 << 20), [0; 4096]);
-        loop {
-            let length = stream.read(&mut piece).await.ok().filter(|length| *length > 0)?;
-            calls.extend(&piece[..length]);
-            while let Some((header, body)) = calls.take_next().unwrap() {
-                while self.holds(&header.method, &body) {
-                    ostler_model::clock::sleep(std::time::Duration::from_millis(10)).await;
-                }
-                let answer = self.answer(&header.method, &body);
-                let answer =
-                    rpc::answer(&header.method, header.seq, answer.as_ref().map_err(|e| *e));
-                stream.write_all(&answer).await.ok()?;
-                stream.flush().await.ok()?;
-            }
-        }
-    }
-
-    fn book(&self) -> std::sync::MutexGuard<'_, Book> {
-        self.0.lock().unwrap()
-    }
-
-    /// A question for news waits until there is some.
-    fn holds(&self, method: &str, body: &Value) -> bool {
-        let after = field(body, "MinQueryIndex").and_then(Value::as_u64).unwrap_or(0);
-        method == "Node.GetClientAllocs" && after >= self.book().index
-    }
-
-    fn answer(&self, method: &str, body: &Value) -> Result<Value, &'static str> {
-        let mut book = self.book();
-        let beat = map([("HeartbeatTTL", 500_000_000_u64.into()), ("NumNodes", 1.into())]);
-        match method {
-            "Node.Register" => {
-                book.registered.push(field(body, "Node").unwrap().clone());
-                Ok(beat)
-            }
-            "Node.UpdateStatus" if book.registered.is_empty() => Err("node not found"),
-            "Node.UpdateStatus" => {
-                book.beats += 1;
-                Ok(beat)
-            }
-            "Node.GetClientAllocs" => {
-                let listed = book.allocs.iter().map(|(id, (at, _))| (id.as_str(), (*at).into()));
-                Ok(map([("Index", book.index.into()), ("Allocs", map(listed))]))
-            }
-            "Alloc.GetAllocs" => {
-                let ids = field(body, "AllocIDs").and_then(Value::as_array).unwrap();
-                if book.lacks > 0 {
-                    book.lacks -= 1;
-                    return Ok(map([("Index", book.index.into()), ("Allocs", Value::Nil)]));
-                }
-                let found = ids.iter().filter_map(|id| book.allocs.get(text(id)?));
-                let found = found.map(|(_, alloc)| alloc.clone()).collect();
-                Ok(map([("Index", book.index.into()), ("Allocs", Value::Array(found))]))
-            }
-            "Node.UpdateAlloc" => {
-                for alloc in field(body, "Alloc").and_then(Value::as_array).unwrap() {
-                    let of = |name| field(alloc, name).and_then(text).unwrap().to_owned();
-                    book.told.insert(of("ID"), of("ClientStatus"));
-                }
-                Ok(map([("Index", 1.into())]))
-            }
-            _ => Err("not here"),
-        }
-    }
-
-    /// Place an allocation, or change one.
-    fn put(&self, alloc: &[(&str, Value)]) -> String {
-        let mut book = self.book();
-        book.index += 1;
-        let mut fields = BTreeMap::new();
-        for (key, value) in recorded().as_map().unwrap() {
-            fields.insert(text(key).unwrap().to_owned(), value.clone());
-        }
-        fields.insert("AllocModifyIndex".to_owned(), book.index.into());
-        for (key, value) in alloc {
-            fields.insert((*key).to_owned(), value.clone());
-        }
-        let id = text(&fields["ID"]).unwrap().to_owned();
-        let alloc = map(fields.iter().map(|(key, value)| (key.as_str(), value.clone())));
-        let index = book.index;
-        book.allocs.insert(id.clone(), (index, alloc));
-        id
-    }
-
-    fn told(&self, id: &str) -> String {
-        self.book().told.get(id).cloned().unwrap_or_default()
-    }
+fn told(double: &Double, id: &str) -> String {
+    double.book().told_status(id).to_owned()
 }
 
-fn recorded() -> Value {
-    let mut reader = ValueReader::new(1 << 20);
-    reader.extend(RECORDED);
-    let answer = reader.take_next().unwrap().unwrap();
-    field(&answer, "Allocs").and_then(Value::as_array).unwrap()[0].clone()
+/// The one node there is.
+fn node(double: &Double) -> BookNode {
+    double.book().nodes.values().next().cloned().unwrap_or_default()
 }
 
 pub(crate) async fn joined(home: Home, port: u16, text: &str) -> AgentProcess {
@@ -174,73 +39,69 @@ pub(crate) async fn joined(home: Home, port: u16, text: &str) -> AgentProcess {
 #[tokio::test]
 async fn a_node_runs_what_a_server_places_and_tells_it_once_over_its_own_kill() {
     let double = Double::default();
-    let port = double.start().await;
-    let id = double.put(&[]);
+    let port = double.listen().await.unwrap();
+    let id = put(&double, &[]);
     let agent = joined(Home::new(), port, CONFIG).await;
-    eventually("it is told to run", || double.told(&id) == "running").await;
-    assert_eq!(double.book().registered.len(), 1);
+    eventually("it is told to run", || told(&double, &id) == "running").await;
+    assert_eq!(node(&double).registered.len(), 1);
     let secret = |node: &Value| field(node, "SecretID").and_then(text).unwrap().to_owned();
-    let first = secret(&double.book().registered[0]);
-    eventually("it beats", || double.book().beats > 2).await;
+    let first = secret(&node(&double).registered[0]);
+    eventually("it beats", || node(&double).beats > 2).await;
 
     agent.signal(Signal::KILL);
     let (_, home) = agent.ended().await;
-    let beats = double.book().beats;
+    let beats = node(&double).beats;
     let agent = joined(home, port, CONFIG).await;
-    eventually("it beats again", || double.book().beats > beats + 1).await;
-    assert_eq!(secret(&double.book().registered[1]), first, "the same node");
-    assert_eq!(double.told(&id), "running", "its task went on");
+    eventually("it beats again", || node(&double).beats > beats + 1).await;
+    assert_eq!(secret(&node(&double).registered[1]), first, "the same node");
+    assert_eq!(told(&double, &id), "running", "its task went on");
 
     // An older answer of a server brings nothing back to what it was.
     let stop = [("DesiredStatus", "stop".into()), ("DesiredDescription", "enough".into())];
-    double.put(&stop);
-    eventually("it is over", || double.told(&id) == "complete").await;
-    double.put(&[]);
-    eventually("it beats on", || double.book().beats > beats + 4).await;
-    assert_eq!(double.told(&id), "complete", "a stop stays");
+    put(&double, &stop);
+    eventually("it is over", || told(&double, &id) == "complete").await;
+    put(&double, &[]);
+    eventually("it beats on", || node(&double).beats > beats + 4).await;
+    assert_eq!(told(&double, &id), "complete", "a stop stays");
 
     let place = agent.data.path().join("alloc").join(&id);
-    {
-        let mut book = double.book();
-        book.allocs.clear();
-        book.index += 1;
-    }
+    double.book().forget_all();
     eventually("it is forgotten", || !place.exists()).await;
 }
 
 #[tokio::test]
 async fn what_a_node_cannot_run_fails_with_the_reason_and_harms_no_other() {
     let double = Double::default();
-    let port = double.start().await;
+    let port = double.listen().await.unwrap();
     let other = "00000000-0000-4000-8000-000000000002";
     let broken = "00000000-0000-4000-8000-000000000003";
     let job = map([("ID", "x".into()), ("Namespace", "default".into())]);
-    double.put(&[("ID", broken.into()), ("Job", job)]);
+    put(&double, &[("ID", broken.into()), ("Job", job)]);
     let _agent = joined(Home::new(), port, CONFIG).await;
-    eventually("it fails", || double.told(broken) == "failed").await;
-    double.put(&[("ID", other.into())]);
-    eventually("the other runs", || double.told(other) == "running").await;
+    eventually("it fails", || told(&double, broken) == "failed").await;
+    put(&double, &[("ID", other.into())]);
+    eventually("the other runs", || told(&double, other) == "running").await;
 }
 
 #[tokio::test]
 async fn what_a_follower_lacks_is_asked_for_again_and_what_is_held_is_waited_for() {
     let double = Double::default();
-    let port = double.start().await;
+    let port = double.listen().await.unwrap();
     double.book().lacks = 2;
-    let first = double.put(&[]);
+    let first = put(&double, &[]);
     let _agent = joined(Home::new(), port, CONFIG).await;
-    eventually("it runs although it was not there at first", || double.told(&first) == "running")
+    eventually("it runs although it was not there at first", || told(&double, &first) == "running")
         .await;
     // The same port on the same node: it is the first one's until that has ended.
     let second = "00000000-0000-4000-8000-000000000002";
-    double.put(&[("ID", second.into()), ("PreviousAllocation", first.as_str().into())]);
+    put(&double, &[("ID", second.into()), ("PreviousAllocation", first.as_str().into())]);
     let third = "00000000-0000-4000-8000-000000000003";
-    double.put(&[("ID", third.into()), ("AllocatedResources", map([]))]);
-    eventually("news come while one waits", || double.told(third) == "running").await;
-    assert_eq!(double.told(second), "");
-    double.put(&[("ID", first.as_str().into()), ("DesiredStatus", "stop".into())]);
-    eventually("its place is free", || double.told(second) == "running").await;
-    assert_eq!(double.told(&first), "complete");
+    put(&double, &[("ID", third.into()), ("AllocatedResources", map([]))]);
+    eventually("news come while one waits", || told(&double, third) == "running").await;
+    assert_eq!(told(&double, second), "");
+    put(&double, &[("ID", first.as_str().into()), ("DesiredStatus", "stop".into())]);
+    eventually("its place is free", || told(&double, second) == "running").await;
+    assert_eq!(told(&double, &first), "complete");
 }
 
 #[tokio::test]

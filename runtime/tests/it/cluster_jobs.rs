@@ -7,6 +7,7 @@ use serde_json::Value;
 use crate::cluster::joined;
 use crate::support::agent_process::{AgentProcess, Home};
 use crate::support::nomad::NomadServer;
+use crate::support::system::until;
 
 /// A node that runs programs and has a device.
 fn config(name: &str) -> String {
@@ -86,7 +87,9 @@ async fn stock_servers_run_periodic_dispatched_batch_and_system_jobs_on_a_node()
     let tail = ["alloc", "fs", "-tail", "-c", "4", id(&all), "alloc/logs/t.stdout.0"];
     assert_eq!(server.does(&tail).await, "ere\n");
     server.does(&["alloc", "restart", id(&all)]).await;
-    server.does(&["alloc", "signal", "-s", "SIGKILL", id(&all)]).await;
+    // A restart is answered before the task runs again.
+    let signal = ["alloc", "signal", "-s", "SIGKILL", id(&all)];
+    until("the task is signalled", async || server.nomad(&signal).await.0).await;
 
     let file =
         agent.file("fails.nomad", &job("fails", "type = \"batch\"", "exit 3", RESTARTS_NEVER));

@@ -10,7 +10,6 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::pin::pin;
 
-use ostler_agent::SubmitError;
 use ostler_model::alloc::{Allocation, ClientStatus, DesiredStatus};
 use ostler_model::causes;
 use ostler_model::event::{EventKind, TaskEvent};
@@ -20,7 +19,7 @@ use ostler_model::saved::AcknowledgedState;
 use ostler_model::task::{TaskState, TaskStatus};
 
 use super::links::Line;
-use super::{Client, Pauses};
+use super::{Client, EnterError, Pauses};
 use crate::assigned;
 use crate::msgpack::Value;
 use crate::rpc::{field, text};
@@ -41,7 +40,7 @@ pub(super) async fn run(client: &Client) {
     let (wanted, waiting, gone) = (WantedAllocs::default(), BTreeMap::new(), BTreeSet::new());
     let mut follower = Follower { client, wanted, waiting, gone };
     let mut pauses = Pauses::new(&client.options.rng);
-    let mut changes = client.agent.changes();
+    let mut changes = client.node.changes();
     loop {
         // One question at a time: a server answers the next one on the stream after this one.
         let mut question = pin!(client.listed(follower.wanted.index()));
@@ -75,15 +74,15 @@ impl Client {
     async fn listed(&self, index: u64) -> Result<(u64, BTreeMap<AllocId, u64>), String> {
         let calls = self.links.calls(Line::Follow).await.map_err(|error| causes::chain(&error))?;
         let secret = &self.options.secret;
-        let listed = calls.client_allocs(self.node, secret, index).await;
+        let listed = calls.client_allocs(self.id, secret, index).await;
         listed.map_err(|error| error.to_string())
     }
 }
 
 impl Follower<'_> {
     async fn answered(&mut self, index: u64, listed: BTreeMap<AllocId, u64>) -> Result<(), String> {
-        let here = self.client.agent.assigned();
-        let here: BTreeSet<_> = here.iter().map(|alloc| alloc.allocation.id).collect();
+        let here = self.client.node.assigned();
+        let here: BTreeSet<_> = here.into_iter().map(|(id, _)| id).collect();
         let Some(todo) = self.wanted.listed(index, listed, &here) else { return Ok(()) };
         self.waiting.retain(|id, _| self.wanted.wants(*id));
         self.gone.extend(todo.gone);
@@ -141,14 +140,13 @@ impl Follower<'_> {
     fn is_over(&self, id: AllocId, described: &Value) -> bool {
         let status = field(described, "ClientStatus").and_then(text);
         let over = status.is_some_and(|status| ["complete", "failed", "lost"].contains(&status));
-        over && self.client.agent.alloc(id).is_none()
+        over && self.client.node.alloc(id).is_none()
     }
 
     async fn assign(&mut self, job: JobId, allocs: Vec<(Allocation, u64)>) {
         let copies = allocs.iter().map(|(alloc, _)| alloc.clone()).collect();
-        match self.client.agent.assign(job.clone(), copies).await {
-            Ok(assigned) => {
-                let refused: BTreeMap<_, _> = assigned.refused.into_iter().collect();
+        match self.client.node.assign(job.clone(), copies).await {
+            Ok(refused) => {
                 for (alloc, index) in allocs {
                     let id = alloc.id;
                     self.wanted.carried_out(id, index);
@@ -159,8 +157,7 @@ impl Follower<'_> {
                     }
                 }
             }
-            Err(error @ (SubmitError::Config(_) | SubmitError::TooManyTasks { .. })) => {
-                let error = causes::chain(&error);
+            Err(EnterError::CannotRun(error)) => {
                 for (alloc, index) in allocs {
                     let tasks = alloc.task_group().into_iter().flat_map(|group| &group.tasks);
                     let names = tasks.map(|task| task.name.clone()).collect();
@@ -169,24 +166,24 @@ impl Follower<'_> {
                 }
             }
             // The disk, most often: they are pulled and tried again.
-            Err(error) => {
-                tracing::warn!(%job, error = causes::chain(&error), "allocations are not entered");
+            Err(EnterError::NotEntered(error)) => {
+                tracing::warn!(%job, error, "allocations are not entered");
             }
         }
     }
 
     async fn stop(&mut self, alloc: &Allocation, index: u64) {
         self.waiting.remove(&alloc.id);
-        let known = self.client.agent.alloc(alloc.id);
+        let known = self.client.node.alloc(alloc.id);
         let runs = known.filter(|known| known.allocation.desired == DesiredStatus::Run);
         if let Some(known) = runs {
             let why = match alloc.desired_description.as_str() {
                 "" => "the servers stop it",
                 why => why,
             };
-            if let Err(error) = self.client.agent.stop_assigned(&known.allocation, why).await {
+            if let Err(error) = self.client.node.stop(&known.allocation, why).await {
                 // It is asked for again with the next answer.
-                tracing::warn!(alloc = %alloc.id, error = causes::chain(&error), "not stopped yet");
+                tracing::warn!(alloc = %alloc.id, error, "not stopped yet");
                 return;
             }
         }
@@ -203,19 +200,19 @@ impl Follower<'_> {
             self.assign(job, allocs).await;
         }
         for id in self.gone.clone() {
-            let Some(known) = self.client.agent.alloc(id) else {
+            let Some(known) = self.client.node.alloc(id) else {
                 self.client.updates().gone(id);
                 self.gone.remove(&id);
                 continue;
             };
-            if known.phase.ended() {
-                if let Err(error) = self.client.agent.collect(Some(id)).await {
-                    tracing::debug!(alloc = %id, error = causes::chain(&error), "it stays for now");
+            if known.ended {
+                if let Err(error) = self.client.node.collect(id).await {
+                    tracing::debug!(alloc = %id, error, "it stays for now");
                 }
             } else if known.allocation.desired == DesiredStatus::Run {
                 let why = "the servers do not know it any more";
-                if let Err(error) = self.client.agent.stop_assigned(&known.allocation, why).await {
-                    tracing::warn!(alloc = %id, error = causes::chain(&error), "not stopped yet");
+                if let Err(error) = self.client.node.stop(&known.allocation, why).await {
+                    tracing::warn!(alloc = %id, error, "not stopped yet");
                 }
             }
         }

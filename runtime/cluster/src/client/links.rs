@@ -3,20 +3,20 @@
 //! ```text
 //! Links ─► Link: session ─┬─ a stream for each of the loops: a server answers one call after another on
 //!                         │  a stream, and holds the question for news for minutes
-//!                         └─ arrivals ─► asked
+//!                         └─ arrivals ─► who answers servers
 //! ```
 
 use std::collections::{BTreeMap, VecDeque};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use ostler_model::limits::{
     CLUSTER_ANSWER_BYTES_MAX, CLUSTER_SERVERS_MAX, CLUSTER_STEP_WALL_DEFAULT,
 };
 use tokio::sync::mpsc;
 
-use super::ClusterOptions;
+use super::{ClusterOptions, ServerDoor};
 use crate::caller::Caller;
-use crate::dial::{self, DialError, Socket};
+use crate::dial::DialError;
 use crate::servers::ServerCalls;
 use crate::session::{Arrivals, Session};
 use ostler_model::server_address::ServerAddress;
@@ -43,6 +43,7 @@ struct Link {
 /// See the module.
 pub(super) struct Links {
     options: ClusterOptions,
+    door: Arc<dyn ServerDoor>,
     /// The next one first.
     servers: Mutex<VecDeque<ServerAddress>>,
     link: tokio::sync::Mutex<Option<Link>>,
@@ -51,10 +52,14 @@ pub(super) struct Links {
 }
 
 impl Links {
-    pub(super) fn new(options: &ClusterOptions, arrivals: mpsc::Sender<Arrivals>) -> Self {
+    pub(super) fn new(
+        options: &ClusterOptions,
+        door: Arc<dyn ServerDoor>,
+        arrivals: mpsc::Sender<Arrivals>,
+    ) -> Self {
         let servers = Mutex::new(options.servers.iter().cloned().collect());
         let link = tokio::sync::Mutex::default();
-        Self { options: options.clone(), servers, link, arrivals }
+        Self { options: options.clone(), door, servers, link, arrivals }
     }
 
     /// Calls on this line of the connection; of a new one where there is none.
@@ -108,14 +113,7 @@ impl Links {
 
     async fn dial(&self) -> Result<Link, DialError> {
         let server = self.next_server().ok_or(DialError::NoServer)?;
-        let wall = CLUSTER_STEP_WALL_DEFAULT;
-        let addresses = dial::resolve(&server, wall).await?;
-        let stream = dial::connect(&addresses, wall).await?;
-        let socket: Box<dyn Socket> = match &self.options.tls {
-            None => Box::new(stream),
-            Some(tls) => dial::secure(stream, tls, wall).await?,
-        };
-        let (session, arrivals) = dial::begin(socket, wall).await?;
+        let (session, arrivals) = self.door.dial(&server).await?;
         tracing::info!(%server, "connected to a server");
         // Where the earlier ones are not taken yet, this connection is not answered on: servers ask on
         // another one.

@@ -28,11 +28,11 @@ enum Next {
 
 pub(super) async fn run(client: &Client) {
     let mut pauses = Pauses::new(&client.options.rng);
-    let (mut next, mut told) = (Next::Register, client.agent.node());
+    let (mut next, mut told) = (Next::Register, client.node.views().borrow().clone());
     loop {
         let beaten = match next {
             Next::Register => {
-                told = client.agent.node();
+                told = client.node.views().borrow().clone();
                 register(client, &told).await
             }
             Next::Beat => beat(client).await,
@@ -93,18 +93,18 @@ async fn register(client: &Client, view: &NodeView) -> Result<Heartbeat, Failed>
     };
     let node = described::node(view, &facts);
     let beat = calls(client).await?.register(node).await?;
-    tracing::info!(node = %client.node, nodes = beat.nodes, "registered with the servers");
+    tracing::info!(node = %client.id, nodes = beat.nodes, "registered with the servers");
     Ok(beat)
 }
 
 async fn beat(client: &Client) -> Result<Heartbeat, Failed> {
     let now = client.options.clock.now();
-    Ok(calls(client).await?.update_status(client.node, NodeStatus::Ready, now).await?)
+    Ok(calls(client).await?.update_status(client.id, NodeStatus::Ready, now).await?)
 }
 
 /// Wait for the next heartbeat, or for the node to be another one than the servers were told of.
 async fn until_next(client: &Client, told: &NodeView, within: Duration) -> Next {
-    let mut views = client.agent.node_views();
+    let mut views = client.node.views();
     let within = within.clamp(CLUSTER_BEAT_MIN, CLUSTER_BEAT_MAX);
     let due = clock::timeout(within, async {
         // An error means that the agent ends.

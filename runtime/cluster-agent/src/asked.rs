@@ -16,36 +16,37 @@ use ostler_model::ids::{AllocId, TaskName};
 use ostler_model::limits::{CLUSTER_ASKED_BYTES_MAX, CLUSTER_ASKED_WALL};
 use tokio::task::JoinSet;
 
-use super::{Client, bridge};
-use crate::msgpack::Value;
-use crate::rpc::{self, Calls, Header, field, map, text};
-use crate::session::{Arrivals, CALLS, STREAMING, Stream};
+use ostler_cluster::msgpack::Value;
+use ostler_cluster::rpc::{self, Calls, Header, field, map, text};
+use ostler_cluster::session::{Arrivals, CALLS, STREAMING, Stream};
+
+use super::{AskedAgent, bridge};
 
 /// Why tasks are restarted, as Nomad says it.
 const RESTARTED: &str = "User requested running tasks to restart";
 
 /// Answer what comes on this connection until it ends.
-pub(super) async fn run(client: &Arc<Client>, mut arrivals: Arrivals) {
+pub(crate) async fn run(asked: &Arc<AskedAgent>, mut arrivals: Arrivals) {
     let mut answering = JoinSet::new();
     while let Some(stream) = arrivals.recv().await {
-        let client = Arc::clone(client);
+        let asked = Arc::clone(asked);
         // Bounded by the streams of a connection; those that are done go.
         while answering.try_join_next().is_some() {}
         answering.spawn(async move {
-            if let Err(error) = answer(&client, stream).await {
+            if let Err(error) = answer(&asked, stream).await {
                 tracing::debug!(%error, "a stream of a server ended");
             }
         });
     }
 }
 
-async fn answer(client: &Client, mut stream: Stream) -> io::Result<()> {
+async fn answer(asked: &AskedAgent, mut stream: Stream) -> io::Result<()> {
     let mut first = [0];
     let read = clock::timeout(CLUSTER_ASKED_WALL, stream.read_exact(&mut first)).await;
     read.ok_or(io::ErrorKind::TimedOut)??;
     match first {
-        [CALLS] => calls(&client.agent, stream).await,
-        [STREAMING] => bridge::stream(client, stream).await,
+        [CALLS] => calls(&asked.agent, stream).await,
+        [STREAMING] => bridge::stream(asked, stream).await,
         [other] => Err(io::Error::other(format!("a stream that begins with {other}"))),
     }
 }
@@ -111,6 +112,6 @@ async fn carry_out(
     done.map(|()| map([("Index", 0.into())])).map_err(|error| causes::chain(&error))
 }
 
-pub(super) fn not_done(method: &str) -> String {
+pub(crate) fn not_done(method: &str) -> String {
     format!("this node does not answer {method} yet; ask its own agent, with ostler on the node")
 }

@@ -12,16 +12,16 @@ use futures_util::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use ostler_agent::AgentHandle;
 use ostler_api::SOCKET_NAME;
 use ostler_api::client::{Address, ApiClient, ClientError, Trouble, segment};
+use ostler_cluster::go_time;
+use ostler_cluster::msgpack::{self, Value, ValueReader};
+use ostler_cluster::rpc::{field, map, text};
+use ostler_cluster::session::Stream;
 use ostler_model::clock;
 use ostler_model::limits::{CLUSTER_ASKED_BYTES_MAX, CLUSTER_ASKED_WALL, CLUSTER_READ_BYTES_MAX};
 use ostler_model::time::Timestamp;
 use serde_json::Value as Json;
 
-use super::{Client, asked, exec};
-use crate::go_time;
-use crate::msgpack::{self, Value, ValueReader};
-use crate::rpc::{field, map, text};
-use crate::session::Stream;
+use super::{AskedAgent, asked, exec};
 
 /// A time is bytes on the wire and text in the API.
 const TIMES: [&str; 2] = ["ModTime", "Timestamp"];
@@ -35,7 +35,7 @@ fn api(agent: &AgentHandle) -> ApiClient {
 ///
 /// # Errors
 /// What the agent says.
-pub(super) async fn read(
+pub(crate) async fn read(
     agent: &AgentHandle,
     method: &str,
     body: &Value,
@@ -108,8 +108,8 @@ fn given(body: &Value, name: &str) -> String {
 }
 
 /// Answer one streaming call: its header has come with the first byte.
-pub(super) async fn stream(client: &Client, mut stream: Stream) -> io::Result<()> {
-    let agent = &client.agent;
+pub(crate) async fn stream(asked: &AskedAgent, mut stream: Stream) -> io::Result<()> {
+    let agent = &asked.agent;
     let mut reader = ValueReader::new(CLUSTER_ASKED_BYTES_MAX);
     let header = next_value(&mut stream, &mut reader).await?;
     let method = field(&header, "Method").and_then(text).unwrap_or_default().to_owned();
@@ -120,7 +120,7 @@ pub(super) async fn stream(client: &Client, mut stream: Stream) -> io::Result<()
         return stream.close().await;
     }
     if method == exec::METHOD {
-        return exec::serve(agent, client.options.remote_exec, stream, reader).await;
+        return exec::serve(agent, asked.remote_exec, stream, reader).await;
     }
     let request = next_value(&mut stream, &mut reader).await?;
     let Some(path) = streamed(&method, &request) else {
@@ -153,7 +153,7 @@ pub(super) async fn stream(client: &Client, mut stream: Stream) -> io::Result<()
 }
 
 /// The next value that a server sends, soon.
-pub(super) async fn next_value(
+pub(crate) async fn next_value(
     stream: &mut (impl AsyncRead + Unpin),
     reader: &mut ValueReader,
 ) -> io::Result<Value> {
@@ -162,7 +162,7 @@ pub(super) async fn next_value(
 }
 
 /// The next value that a server sends, whenever that is.
-pub(super) async fn later_value(
+pub(crate) async fn later_value(
     stream: &mut (impl AsyncRead + Unpin),
     reader: &mut ValueReader,
 ) -> io::Result<Value> {
@@ -180,7 +180,7 @@ pub(super) async fn later_value(
 }
 
 /// One that does not read is given up.
-pub(super) async fn send(stream: &mut (impl AsyncWrite + Unpin), value: &Value) -> io::Result<()> {
+pub(crate) async fn send(stream: &mut (impl AsyncWrite + Unpin), value: &Value) -> io::Result<()> {
     let mut bytes = Vec::new();
     msgpack::write(&mut bytes, value);
     let sent = clock::timeout(CLUSTER_ASKED_WALL, async {
@@ -190,7 +190,7 @@ pub(super) async fn send(stream: &mut (impl AsyncWrite + Unpin), value: &Value) 
     sent.await.ok_or(io::ErrorKind::TimedOut)?
 }
 
-pub(super) fn wrapped(piece: Result<Vec<u8>, (String, u16)>) -> Value {
+pub(crate) fn wrapped(piece: Result<Vec<u8>, (String, u16)>) -> Value {
     match piece {
         Ok(bytes) => map([("Error", Value::Nil), ("Payload", Value::Binary(bytes))]),
         Err((message, code)) => {
@@ -243,7 +243,7 @@ fn time_of(text: &str) -> Option<Timestamp> {
 #[allow(clippy::unwrap_used, reason = "tests")]
 mod tests {
     use super::*;
-    use crate::rpc::bytes;
+    use ostler_cluster::rpc::bytes;
 
     #[test]
     fn a_request_becomes_a_path_and_cannot_add_to_it() {

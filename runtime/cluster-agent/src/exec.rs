@@ -13,6 +13,9 @@ use base64::engine::general_purpose::STANDARD as BASE64;
 use futures_util::io::{AsyncReadExt, AsyncWriteExt};
 use ostler_agent::AgentHandle;
 use ostler_agent::session::{QUEUE_MAX, SessionInput, SessionOutput, drive};
+use ostler_cluster::msgpack::{Value, ValueReader};
+use ostler_cluster::rpc::{bytes, field, text};
+use ostler_cluster::session::Stream;
 use ostler_model::causes;
 use ostler_model::ids::{AllocId, TaskName};
 use ostler_model::limits::EXEC_ARGUMENTS_MAX;
@@ -21,18 +24,15 @@ use serde_json::json;
 use tokio::sync::mpsc;
 
 use super::bridge::{later_value, next_value, send, wrapped};
-use crate::msgpack::{Value, ValueReader};
-use crate::rpc::{bytes, field, text};
-use crate::session::Stream;
 
 /// The call that this answers.
-pub(super) const METHOD: &str = "Allocations.Exec";
+pub(crate) const METHOD: &str = "Allocations.Exec";
 
 /// What the asker is told, and the status that goes with it.
 type Refusal = (String, u16);
 
 /// Answer the call: its header was read and taken.
-pub(super) async fn serve(
+pub(crate) async fn serve(
     agent: &AgentHandle,
     allowed: bool,
     mut stream: Stream,
@@ -170,7 +170,7 @@ fn frame(output: &SessionOutput) -> Value {
 #[allow(clippy::unwrap_used, reason = "tests")]
 mod tests {
     use super::*;
-    use crate::rpc::map;
+    use ostler_cluster::rpc::map;
 
     fn request(fields: &[(&'static str, Value)]) -> Value {
         let alloc = ("AllocID", "8ba85cef-0000-4000-8000-000000000000".into());
@@ -193,7 +193,7 @@ mod tests {
             (("Cmd", Value::Array(vec![7.into()])), 400),
             (("Cmd", Value::Array(vec!["x".into(); EXEC_ARGUMENTS_MAX + 1])), 400),
         ] {
-            let refused = asked(&request(&[wrong.clone()])).err().unwrap();
+            let refused = asked(&request(std::slice::from_ref(&wrong))).err().unwrap();
             assert_eq!(refused.1, status, "{wrong:?}: {}", refused.0);
         }
     }

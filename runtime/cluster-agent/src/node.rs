@@ -1,0 +1,91 @@
+//! The agent as the loops of the cluster see it.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use ostler_agent::AgentHandle;
+use ostler_cluster::client::{ClusterNode, EnterError, PlacedAlloc, Unentered};
+use ostler_control::SubmitError;
+use ostler_model::alloc::Allocation;
+use ostler_model::causes;
+use ostler_model::ids::{AllocId, JobId};
+use ostler_model::ports::BoxFuture;
+use ostler_model::saved::AcknowledgedState;
+use ostler_node::NodeView;
+use tokio::sync::watch;
+
+/// See the module.
+pub(crate) struct AgentNode(pub(crate) AgentHandle);
+
+impl ClusterNode for AgentNode {
+    fn views(&self) -> watch::Receiver<Arc<NodeView>> {
+        self.0.node_views()
+    }
+
+    fn changes(&self) -> watch::Receiver<u64> {
+        self.0.changes()
+    }
+
+    fn assigned(&self) -> Vec<(AllocId, u64)> {
+        let assigned = self.0.assigned().into_iter();
+        assigned.map(|alloc| (alloc.allocation.id, alloc.modify_index)).collect()
+    }
+
+    fn alloc(&self, id: AllocId) -> Option<PlacedAlloc> {
+        let view = self.0.alloc(id)?;
+        Some(PlacedAlloc { ended: view.phase.ended(), allocation: view.allocation })
+    }
+
+    fn state(&self, id: AllocId) -> Option<AcknowledgedState> {
+        self.0.alloc(id).map(|view| ostler_control::acknowledged::state_of(&view.state))
+    }
+
+    fn assign(
+        &self,
+        job: JobId,
+        allocs: Vec<Allocation>,
+    ) -> BoxFuture<'_, Result<Unentered, EnterError>> {
+        Box::pin(async move {
+            let assigned = self.0.assign(job, allocs).await.map_err(|error| {
+                let why = causes::chain(&error);
+                match error {
+                    SubmitError::Config(_) | SubmitError::TooManyTasks { .. } => {
+                        EnterError::CannotRun(why)
+                    }
+                    _ => EnterError::NotEntered(why),
+                }
+            })?;
+            Ok(assigned.refused.into_iter().collect())
+        })
+    }
+
+    fn stop<'a>(
+        &'a self,
+        alloc: &'a Allocation,
+        reason: &'a str,
+    ) -> BoxFuture<'a, Result<(), String>> {
+        Box::pin(async move {
+            let stopped = self.0.stop_assigned(alloc, reason).await;
+            stopped.map(drop).map_err(|error| causes::chain(&error))
+        })
+    }
+
+    fn collect(&self, id: AllocId) -> BoxFuture<'_, Result<(), String>> {
+        Box::pin(async move {
+            self.0.collect(Some(id)).await.map(drop).map_err(|error| causes::chain(&error))
+        })
+    }
+
+    fn acknowledge<'a>(
+        &'a self,
+        told: &'a BTreeMap<AllocId, AcknowledgedState>,
+    ) -> BoxFuture<'a, Result<(), String>> {
+        Box::pin(
+            async move { self.0.acknowledge(told).await.map_err(|error| causes::chain(&error)) },
+        )
+    }
+
+    fn acknowledged(&self, of: &[AllocId]) -> BTreeMap<AllocId, AcknowledgedState> {
+        self.0.acknowledged(of)
+    }
+}
