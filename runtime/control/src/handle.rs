@@ -282,6 +282,11 @@ impl ControlHandle {
         self.tell(ControlEvent::RunEnded { supervisor }).await;
     }
 
+    /// Servers know how these allocations have ended: they may be collected.
+    pub async fn ends_told(&self, allocs: Vec<AllocId>) {
+        self.tell(ControlEvent::EndsTold(allocs)).await;
+    }
+
     /// Stop every allocation in order; kill what is left at the deadline. Returns when all are over.
     pub async fn drain(&self, deadline: Duration) {
         self.ask(Ask::Drain(deadline)).await;

@@ -159,6 +159,13 @@ impl Machine {
                 self.devices_changed(world, &mut out);
             }
             ControlEvent::Measured(fs) => self.measured(fs, &mut out),
+            ControlEvent::EndsTold(allocs) => {
+                for id in allocs {
+                    if let Some(entry) = self.tables.alloc_mut(id) {
+                        entry.end_told = true;
+                    }
+                }
+            }
             ControlEvent::RunEnded { supervisor } => self.run_ended(world, supervisor, &mut out),
             ControlEvent::Alarm => {
                 for alarm in self.alarms.due(world.uptime) {

@@ -260,6 +260,7 @@ fn essence(job: &Job, group: &TaskGroup) -> TaskGroup {
         health: _,
         services: _,
         max_run_duration: _,
+        stop_after_disconnect: _,
     } = group;
     let mut merged = job.meta.clone();
     merged.extend(meta.clone());
@@ -278,6 +279,7 @@ fn essence(job: &Job, group: &TaskGroup) -> TaskGroup {
         health: None,
         services: Vec::new(),
         max_run_duration: None,
+        stop_after_disconnect: None,
     }
 }
 

@@ -192,6 +192,8 @@ pub enum ControlEvent {
         /// Process id of its supervisor.
         supervisor: u32,
     },
+    /// Servers know how these have ended, or will have.
+    EndsTold(Vec<AllocId>),
     /// The time of [`super::Machine::next_alarm`] has come.
     Alarm,
 }

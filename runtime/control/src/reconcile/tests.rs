@@ -244,6 +244,9 @@ fn each_field_is_on_the_side_the_table_says() {
             group_of(j).services.push(service);
         }),
         ("max_run_duration", |j| group_of(j).max_run_duration = Some(Duration::from_secs(1))),
+        ("stop_after_disconnect", |j| {
+            group_of(j).stop_after_disconnect = Some(Duration::from_secs(1));
+        }),
         ("restart", |j| task_of(j).restart.attempts = 9),
         ("kill_timeout", |j| task_of(j).kill_timeout = Duration::from_secs(99)),
         ("kill_signal", |j| task_of(j).kill_signal = Some("SIGINT".into())),

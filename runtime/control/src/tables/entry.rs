@@ -81,6 +81,8 @@ pub struct AllocEntry {
     pub placed_by: PlacedBy,
     /// Tasks dead, post-run hooks done.
     pub ended: bool,
+    /// Servers know how it ended, where one placed it.
+    pub(crate) end_told: bool,
     pub(crate) owner: Ownership,
     /// Index of the newest copy that its owner knows, or will know when it is made.
     pub(crate) told: u64,
@@ -101,6 +103,7 @@ impl AllocEntry {
         Self {
             placed_by,
             ended: false,
+            end_told: false,
             owner: Ownership::Withheld,
             told: 0,
             removal: Removal::No,
@@ -111,6 +114,11 @@ impl AllocEntry {
             modify_time: now,
             allocation,
         }
+    }
+
+    /// Somebody is still to hear how it ended: nobody else knows.
+    pub(crate) fn is_owed(&self) -> bool {
+        self.placed_by == PlacedBy::Server && !self.end_told
     }
 
     /// It belongs to a registered job.

@@ -17,10 +17,12 @@ fn was_purged(alloc: &Allocation, present: &JobRecord) -> bool {
 }
 
 impl Tables {
-    /// Allocations that are over and that nobody waits for, oldest first.
+    /// Allocations that are over and that nobody waits for, oldest first. Those of which servers have not heard
+    /// yet are none: what became of them would be lost, and servers would have them run again.
     pub(crate) fn garbage(&self) -> Vec<GcCandidate> {
         let waited = self.waited_for();
-        let ended = self.allocs.iter().filter(|(id, entry)| entry.ended && !waited.contains(*id));
+        let may_go = |entry: &AllocEntry| entry.ended && !entry.is_owed();
+        let ended = self.allocs.iter().filter(|(id, entry)| may_go(entry) && !waited.contains(*id));
         let mut ended: Vec<_> =
             ended.map(|(id, entry)| GcCandidate { id: *id, ended_at: entry.ended_at() }).collect();
         ended.sort_unstable_by_key(|candidate| (candidate.ended_at, candidate.id));

@@ -47,6 +47,23 @@ fn what_a_server_places_runs_is_on_record_as_its_own_and_makes_no_job() {
 }
 
 #[test]
+fn it_is_not_collected_before_servers_know_how_it_ended_however_full_the_disk_is() {
+    let mut play = Play::new();
+    let policy = GcPolicy { interval: 60 * SECOND, ..GcPolicy::default() };
+    play.fs = Some(FsUse { disk_used: 95, disk_total: 100, ..FsUse::default() });
+    play.ask(Ask::Ready(Some(policy)));
+    let one = placed(&job("web", 1), 1, 8001);
+    assign(&mut play, &[&one]);
+    stop(&mut play, one.id);
+    play.report(one.id, ClientStatus::Complete, true);
+    play.pass(600 * SECOND);
+    assert_eq!(play.removed, []);
+    play.feed(ControlEvent::EndsTold(vec![one.id]));
+    play.pass(60 * SECOND);
+    assert_eq!(play.removed, [one.id]);
+}
+
+#[test]
 fn the_same_again_changes_nothing_and_a_newer_version_is_told() {
     let mut play = Play::new();
     let one = placed(&job("web", 1), 1, 8001);
