@@ -262,6 +262,7 @@ fn job(number: u64) -> Job {
             health: None,
             services: Vec::new(),
             max_run_duration: None,
+            stop_after_disconnect: None,
         }],
         source_dir: Some(PathBuf::from("/srv/jobs/storefront")),
         parent: None,

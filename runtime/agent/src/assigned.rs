@@ -56,6 +56,28 @@ impl AgentHandle {
         made.unwrap_or_else(|error| Err(NodeIdError::given_up(&self.0.data_dir, error.into())))
     }
 
+    /// Whether servers have taken this node before, and the identity that they signed for it; empty where they
+    /// sign none.
+    ///
+    /// # Errors
+    /// When its file cannot be read.
+    pub async fn standing(&self) -> Result<Option<String>, NodeIdError> {
+        let dir = self.0.data_dir.clone();
+        let read = tokio::task::spawn_blocking(move || ostler_node::standing(&dir)).await;
+        read.unwrap_or_else(|error| Err(NodeIdError::given_up(&self.0.data_dir, error.into())))
+    }
+
+    /// Keep that.
+    ///
+    /// # Errors
+    /// When its file cannot be written.
+    pub async fn keep_standing(&self, standing: Option<String>) -> Result<(), NodeIdError> {
+        let dir = self.0.data_dir.clone();
+        let keep = move || ostler_node::keep_standing(&dir, standing.as_deref());
+        let kept = tokio::task::spawn_blocking(keep).await;
+        kept.unwrap_or_else(|error| Err(NodeIdError::given_up(&self.0.data_dir, error.into())))
+    }
+
     /// Allocations that servers placed, whatever became of them.
     #[must_use]
     pub fn assigned(&self) -> Vec<AllocRef> {
@@ -98,6 +120,11 @@ impl AgentHandle {
         told: &BTreeMap<AllocId, AcknowledgedState>,
     ) -> Result<(), StateError> {
         acknowledged::keep(&self.0.control, &self.0.state, told).await
+    }
+
+    /// Servers know how these allocations have ended: they may be collected.
+    pub async fn ends_told(&self, allocs: Vec<AllocId>) {
+        self.0.control.ends_told(allocs).await;
     }
 
     /// What servers have acknowledged of these allocations.

@@ -59,7 +59,8 @@ pub(super) async fn run(args: &AgentCommandArgs) -> Result<Exit, Stop> {
     let (agent, api) = started(&place, config, &mut interrupts).await?;
     let joined = CancellationToken::new();
     if joins {
-        let begun = join::join(&agent, &cluster, tls, joined.clone()).await;
+        let introduction = args.intro_token.clone();
+        let begun = join::join(&agent, &cluster, (tls, introduction), joined.clone()).await;
         if let Err(stop) = begun {
             leave(agent, api, LeaveMode::LeaveTasks).await;
             return Err(stop);

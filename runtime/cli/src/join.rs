@@ -1,20 +1,28 @@
 //! An agent as a node of a cluster: from the flags to the loops, and what is refused beside it.
 
+use std::fs::File;
+use std::io::{self, Read as _};
+use std::path::Path;
+
 use tokio_util::sync::CancellationToken;
 
 use super::connect::Stop;
 use super::output;
 use super::terminal::Terminal;
 use ostler_agent::AgentHandle;
+use ostler_cluster::Standing;
 use ostler_cluster::client::ClusterOptions;
 use ostler_cluster::tls::{ServerTls, TlsFiles};
 use ostler_cluster_agent::JoinOptions;
 use ostler_model::causes;
 use ostler_model::clock::Clock;
 use ostler_model::config::ClusterConfig;
-use ostler_model::limits::CLUSTER_SERVERS_MAX;
+use ostler_model::limits::{CLUSTER_SERVERS_MAX, CLUSTER_TOKEN_BYTES_MAX};
 use ostler_model::rng::Rng;
 use ostler_model::server_address::ServerAddress;
+
+/// A file in the data directory with what introduces the node, as Nomad's client has it.
+const INTRODUCTION_FILE: &str = "intro_token.jwt";
 
 /// How servers are spoken to, with TLS where authorities are named. Nothing is said aloud.
 ///
@@ -42,6 +50,22 @@ pub(super) fn tls(to: &ClusterConfig) -> Result<Option<ServerTls>, Stop> {
     tls.map_err(|error| Stop::Wrong(causes::chain(&error)))
 }
 
+/// What an operator put into the data directory to introduce the node.
+fn introduction_in(data_dir: &Path) -> Result<Option<String>, Stop> {
+    let path = data_dir.join(INTRODUCTION_FILE);
+    let mut text = String::new();
+    let read = File::open(&path)
+        .and_then(|file| file.take(CLUSTER_TOKEN_BYTES_MAX).read_to_string(&mut text));
+    match read {
+        Ok(_) => Ok(Some(text.trim().to_owned()).filter(|token| !token.is_empty())),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(Stop::Cannot(format!(
+            "cannot read the introduction token in {}: {error}",
+            path.display()
+        ))),
+    }
+}
+
 /// Be a node of the cluster until the token ends it.
 ///
 /// # Errors
@@ -49,7 +73,7 @@ pub(super) fn tls(to: &ClusterConfig) -> Result<Option<ServerTls>, Stop> {
 pub(super) async fn join(
     agent: &AgentHandle,
     to: &ClusterConfig,
-    tls: Option<ServerTls>,
+    (tls, introduction): (Option<ServerTls>, Option<String>),
     ended: CancellationToken,
 ) -> Result<(), Stop> {
     if !agent.join() {
@@ -61,6 +85,15 @@ pub(super) async fn join(
     }
     let secret = agent.node_secret().await;
     let secret = secret.map_err(|error| Stop::Cannot(causes::chain(&error)))?;
+    let standing = agent.standing().await.map_err(|error| Stop::Cannot(causes::chain(&error)))?;
+    let standing = Standing {
+        registered: standing.is_some(),
+        identity: standing.filter(|identity| !identity.is_empty()),
+    };
+    let introduction = match introduction {
+        None => introduction_in(agent.data_dir())?,
+        given => given,
+    };
     let bare = |server: &&ServerAddress| {
         let address = server.host.parse::<std::net::IpAddr>();
         !address.is_ok_and(|address| address.is_loopback())
@@ -78,6 +111,8 @@ pub(super) async fn join(
         class: to.node_class.clone().unwrap_or_default(),
         pool: to.node_pool.clone(),
         secret,
+        introduction,
+        standing,
         clock: Clock::system(),
         rng: Rng::system(),
     };

@@ -98,6 +98,12 @@ fn streamed(method: &str, body: &Value) -> Option<String> {
                  &limit={limit}&follow={follow}&plain={plain}"
             ))
         }
+        "Agent.Monitor" => {
+            let (level, json) = (given(body, "LogLevel"), flag("LogJSON"));
+            let plain = flag("PlainText");
+            let level = if level.is_empty() { "info".to_owned() } else { level };
+            Some(format!("/v1/agent/monitor?log_level={level}&log_json={json}&plain={plain}"))
+        }
         _ => None,
     }
 }
@@ -113,7 +119,8 @@ pub(crate) async fn stream(asked: &AskedAgent, mut stream: Stream) -> io::Result
     let mut reader = ValueReader::new(CLUSTER_ASKED_BYTES_MAX);
     let header = next_value(&mut stream, &mut reader).await?;
     let method = field(&header, "Method").and_then(text).unwrap_or_default().to_owned();
-    let known = ["FileSystem.Logs", "FileSystem.Stream", exec::METHOD].contains(&method.as_str());
+    let known = ["FileSystem.Logs", "FileSystem.Stream", "Agent.Monitor", exec::METHOD];
+    let known = known.contains(&method.as_str());
     let refused = if known { String::new() } else { asked::not_done(&method) };
     send(&mut stream, &map([("Error", refused.as_str().into())])).await?;
     if !known {

@@ -2,11 +2,13 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use ostler_agent::AgentHandle;
+use ostler_cluster::Standing;
 use ostler_cluster::client::{ClusterNode, EnterError, PlacedAlloc, Unentered};
 use ostler_control::SubmitError;
-use ostler_model::alloc::Allocation;
+use ostler_model::alloc::{Allocation, DesiredStatus};
 use ostler_model::causes;
 use ostler_model::ids::{AllocId, JobId};
 use ostler_model::ports::BoxFuture;
@@ -70,6 +72,24 @@ impl ClusterNode for AgentNode {
         })
     }
 
+    fn ends_unheard(&self) -> Vec<(Arc<Allocation>, Duration)> {
+        let running = self.0.assigned().into_iter().map(|alloc| alloc.allocation);
+        let runs = running.filter(|alloc| alloc.desired == DesiredStatus::Run);
+        let stands = |alloc: Arc<Allocation>| {
+            let after = alloc.task_group()?.stop_after_disconnect?;
+            Some((alloc, after))
+        };
+        runs.filter_map(stands).collect()
+    }
+
+    fn keep_standing(&self, standing: Standing) -> BoxFuture<'_, Result<(), String>> {
+        Box::pin(async move {
+            let Standing { registered, identity } = standing;
+            let kept = self.0.keep_standing(registered.then(|| identity.unwrap_or_default()));
+            kept.await.map_err(|error| causes::chain(&error))
+        })
+    }
+
     fn collect(&self, id: AllocId) -> BoxFuture<'_, Result<(), String>> {
         Box::pin(async move {
             self.0.collect(Some(id)).await.map(drop).map_err(|error| causes::chain(&error))
@@ -83,6 +103,10 @@ impl ClusterNode for AgentNode {
         Box::pin(
             async move { self.0.acknowledge(told).await.map_err(|error| causes::chain(&error)) },
         )
+    }
+
+    fn ends_told(&self, allocs: Vec<AllocId>) -> BoxFuture<'_, ()> {
+        Box::pin(self.0.ends_told(allocs))
     }
 
     fn acknowledged(&self, of: &[AllocId]) -> BTreeMap<AllocId, AcknowledgedState> {

@@ -44,6 +44,10 @@ pub struct Book {
     pub told: BTreeMap<String, Value>,
     /// So many answers lack the allocations that were asked for.
     pub lacks: u32,
+    /// No call is answered.
+    pub silent: bool,
+    /// What nodes said that happened to them.
+    pub events: Vec<Value>,
 }
 
 impl Default for Book {
@@ -55,6 +59,8 @@ impl Default for Book {
             allocs: BTreeMap::new(),
             told: BTreeMap::new(),
             lacks: 0,
+            silent: false,
+            events: Vec::new(),
         }
     }
 }
@@ -107,6 +113,9 @@ impl Book {
         body: &Value,
         waited: bool,
     ) -> Option<Result<Value, String>> {
+        if self.silent {
+            return None;
+        }
         let given = |name| field(body, name).and_then(text).unwrap_or_default().to_owned();
         Some(match method {
             "Status.Ping" => Ok(map([])),
@@ -143,6 +152,12 @@ impl Book {
                     let id = field(alloc, "ID").and_then(text).unwrap_or_default();
                     self.told.insert(id.to_owned(), alloc.clone());
                 }
+                Ok(map([("Index", self.index.into())]))
+            }
+            "Node.EmitEvents" => {
+                let of_nodes = field(body, "NodeEvents").and_then(Value::as_map);
+                let events = of_nodes.into_iter().flatten().filter_map(|(_, of)| of.as_array());
+                self.events.extend(events.flatten().cloned());
                 Ok(map([("Index", self.index.into())]))
             }
             _ => Err(format!("rpc: can't find method {method}")),

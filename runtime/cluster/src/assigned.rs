@@ -11,6 +11,7 @@
 use std::collections::BTreeMap;
 use std::path::{Component, Path};
 use std::sync::Arc;
+use std::time::Duration;
 
 use ostler_jobspec::Syntax;
 use ostler_model::alloc::{AllocDeployment, Allocation, DesiredStatus};
@@ -55,8 +56,16 @@ const OF_SERVERS: [&str; 26] = [
     "VersionTag",
 ];
 /// Keys of a task group that are for the servers alone.
-const OF_SERVERS_IN_GROUPS: [&str; 6] =
-    ["Affinities", "Constraints", "Migrate", "ReschedulePolicy", "Scaling", "Spreads"];
+const OF_SERVERS_IN_GROUPS: [&str; 8] = [
+    "Affinities",
+    "Constraints",
+    "MaxClientDisconnect",
+    "Migrate",
+    "PreventRescheduleOnLost",
+    "ReschedulePolicy",
+    "Scaling",
+    "Spreads",
+];
 /// Keys of a task that are for the servers alone.
 const OF_SERVERS_IN_TASKS: [&str; 3] = ["Affinities", "Constraints", "ScalingPolicies"];
 /// What of an update tells this node when an allocation is healthy.
@@ -199,7 +208,7 @@ fn job(wanted: &Value, deployed: bool) -> Result<Job, AssignedError> {
     };
     let payload = payload(wanted)?;
     drop(job.remove("Payload"));
-    let mut files = BTreeMap::new();
+    let (mut files, mut unheard) = (BTreeMap::new(), BTreeMap::new());
     let of_all = job.remove("Update");
     OF_SERVERS.iter().for_each(|key| drop(job.remove(*key)));
     for group in objects(&mut job, "TaskGroups") {
@@ -212,6 +221,9 @@ fn job(wanted: &Value, deployed: bool) -> Result<Job, AssignedError> {
             group.insert("Update".to_owned(), Json::Object(update));
         }
         let name = group.get("Name").and_then(Json::as_str).unwrap_or_default().to_owned();
+        if let Some(after) = stop_after_disconnect(group)? {
+            unheard.insert(name.clone(), after);
+        }
         for task in objects(group, "Tasks") {
             if let Some(file) = payload_file(task)? {
                 let task = task.get("Name").and_then(Json::as_str).unwrap_or_default();
@@ -242,6 +254,7 @@ fn job(wanted: &Value, deployed: bool) -> Result<Job, AssignedError> {
         group.health = None;
     }
     for group in &mut job.groups {
+        group.stop_after_disconnect = unheard.get(group.name.as_str()).copied();
         for task in &mut group.tasks {
             let key = (group.name.to_string(), task.name.to_string());
             let Some(file) = files.remove(&key) else { continue };
@@ -249,6 +262,18 @@ fn job(wanted: &Value, deployed: bool) -> Result<Job, AssignedError> {
         }
     }
     Ok(job)
+}
+
+/// After which silence of the servers a group ends; they say so in one of two places, by their version.
+fn stop_after_disconnect(group: &mut Map<String, Json>) -> Result<Option<Duration>, AssignedError> {
+    let (of_group, disconnect) =
+        (group.remove("StopAfterClientDisconnect"), group.remove("Disconnect"));
+    let of_block = disconnect.as_ref().and_then(|block| block.get("StopOnClientAfter")).cloned();
+    let Some(given) = of_group.or(of_block).filter(|given| !given.is_null()) else {
+        return Ok(None);
+    };
+    let nanos = given.as_u64().ok_or(AssignedError::Field("StopAfterClientDisconnect"))?;
+    Ok(Some(Duration::from_nanos(nanos)).filter(|after| !after.is_zero()))
 }
 
 /// What the job was dispatched with, in the compressed form of servers; empty where it was not.

@@ -4,30 +4,37 @@
 //! links: the connection, to whichever server takes it
 //!   ├─ live:   register ─► ready ─► heartbeats; again when the node has changed or is not known
 //!   ├─ follow: Node.GetClientAllocs ─► WantedAllocs ─► Alloc.GetAllocs ─► assign, stop, collect
+//!   ├─ silence: no server heard for as long as a group stands it ─► stop
+//!   ├─ events: drivers and devices that become ill or well ─► Node.EmitEvents
 //!   └─ tell:   states of allocations ─► AllocUpdates ─► Node.UpdateAlloc ─► acknowledged, on record
 //! ```
 //! Who runs them is told of each new connection's streams that servers open, to answer what they ask.
 //! While no server is there, what runs goes on; what happened meanwhile is told when one is.
 
+mod events;
 mod follow;
 mod links;
 mod live;
 mod ports;
+mod silence;
 mod tell;
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use ostler_model::clock::{self, Clock};
+use ostler_model::clock::{self, Clock, Stopwatch};
 use ostler_model::ids::NodeId;
 use ostler_model::limits::{CLUSTER_RETRY_FIRST, CLUSTER_RETRY_MAX};
 use ostler_model::rng::Rng;
 use tokio::sync::{Notify, mpsc, watch};
 use tokio_util::sync::CancellationToken;
 
+use super::credentials::{Credentials, Standing};
+use super::dial::DialError;
+use super::servers::ServerCalls;
 use super::session::Arrivals;
 use super::updates::AllocUpdates;
-use links::Links;
+use links::{Line, Links};
 use ostler_model::server_address::ServerAddress;
 pub use ports::{ClusterNode, EnterError, PlacedAlloc, ServerDoor, Unentered};
 
@@ -44,6 +51,10 @@ pub struct ClusterOptions {
     pub pool: Option<String>,
     /// What the node proves with that it is the same one.
     pub secret: String,
+    /// What introduces it to servers that do not know it, where they ask for that.
+    pub introduction: Option<String>,
+    /// How it stands with them since an earlier agent.
+    pub standing: Standing,
     /// Time of day.
     pub clock: Clock,
     /// For pauses.
@@ -61,11 +72,24 @@ struct Client {
     news: Notify,
     /// The servers know this node.
     registered: watch::Sender<bool>,
+    credentials: Mutex<Credentials>,
+    /// Since a server was heard last; since the begin before the first.
+    heard: watch::Sender<Stopwatch>,
 }
 
 impl Client {
     fn updates(&self) -> MutexGuard<'_, AllocUpdates> {
         self.updates.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn credentials(&self) -> MutexGuard<'_, Credentials> {
+        self.credentials.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Calls of this node on a line of its own.
+    async fn calls(&self, line: Line) -> Result<ServerCalls, DialError> {
+        let calls = self.links.calls(line).await?;
+        Ok(calls.showing(self.credentials().token()))
     }
 
     /// Wait until the servers know this node.
@@ -90,9 +114,19 @@ pub async fn run(
     let id = node.views().borrow().id;
     let links = Links::new(&options, door, arrived);
     let (registered, _) = watch::channel(false);
-    let client = Client { node, id, options, links, updates, news: Notify::new(), registered };
+    let ClusterOptions { secret, introduction, standing, .. } = options.clone();
+    let credentials = Mutex::new(Credentials::new(secret, introduction, standing));
+    let (heard, _) = watch::channel(Stopwatch::start());
+    let news = Notify::new();
+    let client = Client { node, id, options, links, updates, news, registered, credentials, heard };
     let loops = async {
-        tokio::join!(live::run(&client), follow::run(&client), tell::run(&client));
+        tokio::join!(
+            live::run(&client),
+            follow::run(&client),
+            silence::run(&client),
+            events::run(&client),
+            tell::run(&client)
+        );
     };
     ended.run_until_cancelled(loops).await;
 }

@@ -10,14 +10,19 @@
 pub mod assigned;
 pub mod caller;
 pub mod client;
+mod credentials;
 pub mod described;
 pub mod dial;
+mod disconnect;
 pub mod go_time;
 pub mod join_check;
 pub mod msgpack;
+mod node_events;
 pub mod rpc;
 pub mod servers;
 pub mod session;
 pub mod tls;
 pub mod updates;
 pub mod wanted;
+
+pub use credentials::Standing;

@@ -46,6 +46,8 @@ pub struct Heartbeat {
     pub servers: Vec<ServerAddress>,
     /// Nodes of the cluster.
     pub nodes: u64,
+    /// What the node shows from now on, where servers sign identities and this is a new one.
+    pub signed: Option<String>,
 }
 
 /// Calls of one node to one server.
@@ -62,6 +64,13 @@ impl ServerCalls {
     #[must_use]
     pub const fn new(caller: Caller, region: String, token: String, wall: Duration) -> Self {
         Self { caller, region, token, wall }
+    }
+
+    /// The same calls with another token.
+    #[must_use]
+    pub fn showing(mut self, token: &str) -> Self {
+        token.clone_into(&mut self.token);
+        self
     }
 
     /// Is somebody there?
@@ -189,6 +198,19 @@ impl ServerCalls {
         self.call("Node.UpdateAlloc", [("Alloc", Value::Array(allocs))]).await.map(drop)
     }
 
+    /// Tell what happened to this node.
+    ///
+    /// # Errors
+    /// When the call fails.
+    pub async fn emit_events(
+        &self,
+        node: NodeId,
+        events: Vec<Value>,
+    ) -> Result<(), ServerCallError> {
+        let events = map([(node.to_string().as_str(), Value::Array(events))]);
+        self.call("Node.EmitEvents", [("NodeEvents", events)]).await.map(drop)
+    }
+
     /// Have this node forgotten. Where access is controlled it takes a token that may write nodes.
     ///
     /// # Errors
@@ -241,5 +263,6 @@ fn heartbeat(method: &str, answer: &Value) -> Result<Heartbeat, ServerCallError>
         within: Duration::from_nanos(within),
         servers: servers.take(ostler_model::limits::CLUSTER_SERVERS_MAX).collect(),
         nodes: number("NumNodes").unwrap_or_default(),
+        signed: field(answer, "SignedIdentity").and_then(text).map(str::to_owned),
     })
 }

@@ -68,6 +68,12 @@ impl AllocUpdates {
         }
     }
 
+    /// Servers do not know any more what they have acknowledged of an allocation; this is where it is.
+    pub fn forgotten(&mut self, id: AllocId, now: AcknowledgedState) {
+        self.acknowledged.remove(&id);
+        self.waiting.insert(id, now);
+    }
+
     /// An allocation is gone: nothing is told of it any more.
     pub fn gone(&mut self, id: AllocId) {
         self.waiting.remove(&id);
@@ -78,6 +84,13 @@ impl AllocUpdates {
     pub fn keep(&mut self, kept: impl Fn(AllocId) -> bool) {
         self.acknowledged.retain(|id, _| kept(*id));
         self.waiting.retain(|id, _| kept(*id));
+    }
+
+    /// Do servers know that this allocation has ended?
+    #[must_use]
+    pub fn is_end_known(&self, id: AllocId) -> bool {
+        let known = self.acknowledged.get(&id);
+        known.is_some_and(|known| known.client_status.terminal()) && !self.waiting.contains_key(&id)
     }
 
     /// Is there nothing to be told?
@@ -175,6 +188,18 @@ mod tests {
         let again = updates.tick().unwrap();
         assert_eq!(again[&id(1)].client_description, "two");
         assert_eq!(again[&id(2)].client_description, "one");
+    }
+
+    #[test]
+    fn what_servers_have_forgotten_is_told_again() {
+        let running = at(ClientStatus::Running, "one");
+        let mut updates = AllocUpdates::new([(id(1), running.clone())].into());
+        updates.forgotten(id(1), running.clone());
+        let told = (0..TICKS).find_map(|_| updates.tick()).unwrap();
+        assert_eq!(told[&id(1)], running);
+        updates.sent(true);
+        updates.changed(id(1), running);
+        assert!(updates.is_quiet());
     }
 
     #[test]

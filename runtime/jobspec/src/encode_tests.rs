@@ -260,6 +260,7 @@ fn group(kind: JobKind) -> impl Strategy<Value = TaskGroup> {
             health,
             services: [services.0, services.1, services.2].into_iter().flatten().collect(),
             max_run_duration: times.1,
+            stop_after_disconnect: None,
         },
     )
 }

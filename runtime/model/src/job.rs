@@ -97,6 +97,8 @@ pub struct TaskGroup {
     pub services: Vec<Service>,
     /// Stopped as complete this long after it was placed.
     pub max_run_duration: Option<Duration>,
+    /// Stopped when the node has heard of no server for this long; only servers ask for it.
+    pub stop_after_disconnect: Option<Duration>,
 }
 
 impl TaskGroup {

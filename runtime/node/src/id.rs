@@ -1,17 +1,21 @@
 //! The node's id: made once, kept in the data directory for ever.
 
+use std::fmt::Display;
 use std::fs::{self, File};
 use std::io::{self, Read, Write};
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 
 pub use ostler_model::ids::{NodeId, NotNodeId};
+use ostler_model::limits::CLUSTER_TOKEN_BYTES_MAX;
 use ostler_model::rng::Rng;
 
 /// Name of the file in the data directory.
 pub const FILE: &str = "node-id";
 /// Name of the file with the node's secret.
 const SECRET_FILE: &str = "node-secret";
+/// Name of the file with how it stands with servers.
+const STANDING_FILE: &str = "node-standing";
 /// More than a UUID and a line end is not an id.
 const FILE_BYTES_MAX: u64 = 64;
 
@@ -85,6 +89,35 @@ pub fn node_secret(data_dir: &Path, rng: &Rng) -> Result<String, NodeIdError> {
     Ok(secret.to_string())
 }
 
+/// What servers signed for this node when they took it; empty where they sign nothing. `None`: they never did.
+///
+/// # Errors
+/// [`NodeIdError`] when the file cannot be read.
+pub fn standing(data_dir: &Path) -> Result<Option<String>, NodeIdError> {
+    let path = data_dir.join(STANDING_FILE);
+    match read(&path, CLUSTER_TOKEN_BYTES_MAX) {
+        Ok(text) => Ok(Some(text.trim().to_owned())),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(source) => Err(NodeIdError::Read { path, source }),
+    }
+}
+
+/// Keep that, for its owner alone. `None`: servers do not take this node any more.
+///
+/// # Errors
+/// [`NodeIdError`] when the file cannot be written.
+pub fn keep_standing(data_dir: &Path, standing: Option<&str>) -> Result<(), NodeIdError> {
+    let kept = match standing {
+        Some(standing) => write(data_dir, STANDING_FILE, standing),
+        None => match fs::remove_file(data_dir.join(STANDING_FILE)) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+            removed => removed,
+        },
+    };
+    let path = data_dir.join(STANDING_FILE);
+    kept.map_err(|source| NodeIdError::Write { path, source })
+}
+
 /// The id in `data_dir`, when there is one. Changes nothing.
 ///
 /// # Errors
@@ -95,7 +128,7 @@ pub fn load(data_dir: &Path) -> Result<Option<NodeId>, NodeIdError> {
 
 fn load_file(data_dir: &Path, file: &str) -> Result<Option<NodeId>, NodeIdError> {
     let path = data_dir.join(file);
-    match read(&path) {
+    match read(&path, FILE_BYTES_MAX) {
         Ok(text) => match text.trim().parse() {
             Ok(id) => Ok(Some(id)),
             Err(source) => Err(NodeIdError::Corrupt { path, source }),
@@ -105,18 +138,18 @@ fn load_file(data_dir: &Path, file: &str) -> Result<Option<NodeId>, NodeIdError>
     }
 }
 
-fn read(path: &Path) -> io::Result<String> {
+fn read(path: &Path, most: u64) -> io::Result<String> {
     let mut bytes = Vec::new();
-    File::open(path)?.take(FILE_BYTES_MAX).read_to_end(&mut bytes)?;
+    File::open(path)?.take(most).read_to_end(&mut bytes)?;
     Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
 
-fn write(data_dir: &Path, name: &str, id: NodeId) -> io::Result<()> {
+fn write(data_dir: &Path, name: &str, text: impl Display) -> io::Result<()> {
     let temporary = data_dir.join(format!("{name}.new"));
     let mut options = File::options();
     options.write(true).create(true).truncate(true).mode(0o600);
     let mut file = options.open(&temporary)?;
-    writeln!(file, "{id}")?;
+    writeln!(file, "{text}")?;
     file.sync_all()?;
     fs::rename(&temporary, data_dir.join(name))?;
     File::open(data_dir)?.sync_all()
@@ -137,6 +170,21 @@ mod tests {
         let names: Vec<_> =
             fs::read_dir(dir.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
         assert_eq!(names, [FILE]);
+    }
+
+    #[test]
+    fn how_it_stands_with_servers_is_kept_and_forgotten() {
+        let dir = tempfile::tempdir().unwrap();
+        assert_eq!(standing(dir.path()).unwrap(), None);
+        keep_standing(dir.path(), None).unwrap();
+        keep_standing(dir.path(), Some("")).unwrap();
+        assert_eq!(standing(dir.path()).unwrap().as_deref(), Some(""));
+        keep_standing(dir.path(), Some("signed")).unwrap();
+        assert_eq!(standing(dir.path()).unwrap().as_deref(), Some("signed"));
+        let mode = fs::metadata(dir.path().join(STANDING_FILE)).unwrap().permissions();
+        assert_eq!(std::os::unix::fs::PermissionsExt::mode(&mode) & 0o777, 0o600);
+        keep_standing(dir.path(), None).unwrap();
+        assert_eq!(standing(dir.path()).unwrap(), None);
     }
 
     #[test]

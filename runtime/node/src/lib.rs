@@ -22,6 +22,6 @@ pub mod version;
 mod view;
 pub mod watch;
 
-pub use id::{NodeId, NodeIdError, node_secret};
+pub use id::{NodeId, NodeIdError, keep_standing, node_secret, standing};
 pub use publish::{Node, NodeChanges};
 pub use view::{DriverView, NodeResources, NodeView};

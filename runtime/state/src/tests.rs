@@ -145,6 +145,7 @@ fn allocation(id: AllocId) -> Allocation {
             health: None,
             services: Vec::new(),
             max_run_duration: None,
+            stop_after_disconnect: None,
         }],
         source_dir: Some("/jobs".into()),
         parent: None,

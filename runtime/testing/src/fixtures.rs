@@ -98,6 +98,7 @@ pub fn group(name: &str, tasks: Vec<Task>) -> Result<TaskGroup, NameError> {
         health: None,
         services: Vec::new(),
         max_run_duration: None,
+        stop_after_disconnect: None,
     })
 }
 

@@ -1,15 +1,18 @@
 //! An agent as a node of a cluster: with a double that speaks the wire, and with stock servers where
 //! `NOMAD_BIN` names one.
 
+use std::path::Path;
+
 use ostler_cluster::msgpack::Value;
 use ostler_cluster::rpc::{field, map, text};
 use ostler_cluster_double::{BookNode, Double};
 use rustix::process::Signal;
 
+use crate::devices::granted;
 use crate::support::agent_process::{AgentProcess, Home};
 use crate::support::binary::ostler;
 use crate::support::nomad::NomadServer;
-use crate::support::system::{eventually, runs};
+use crate::support::system::{eventually, processes_of, runs};
 
 /// A node that runs programs.
 const CONFIG: &str = "name = \"box\"\nplugin \"raw_exec\" {\n  enabled = true\n}\n";
@@ -102,6 +105,76 @@ async fn what_a_follower_lacks_is_asked_for_again_and_what_is_held_is_waited_for
     put(&double, &[("ID", first.as_str().into()), ("DesiredStatus", "stop".into())]);
     eventually("its place is free", || told(&double, second) == "running").await;
     assert_eq!(told(&double, &first), "complete");
+}
+
+/// The recorded job, whose group has this key.
+fn job_with(key: &str, value: Value) -> Value {
+    let all = ostler_cluster_double::recorded();
+    let fields = all["Job"].as_map().unwrap().iter().map(|(name, of)| {
+        let name = text(name).unwrap();
+        let groups = of.as_array().filter(|_| name == "TaskGroups").map(|groups| {
+            let of_group = groups[0].as_map().unwrap().iter();
+            let others = of_group.filter(|(name, _)| text(name) != Some(key));
+            let others = others.map(|(name, of)| (text(name).unwrap(), of.clone()));
+            Value::Array(vec![map(others.chain([(key, value.clone())]))])
+        });
+        (name, groups.unwrap_or_else(|| of.clone()))
+    });
+    map(fields)
+}
+
+#[tokio::test]
+async fn what_stands_no_silence_of_the_servers_ends_and_the_rest_runs_on() {
+    let double = Double::default();
+    let port = double.listen().await.unwrap();
+    let stands = put(&double, &[("AllocatedResources", map([]))]);
+    let second = 1_000_000_000_u64;
+    let not = "00000000-0000-4000-8000-000000000002";
+    let job = job_with("StopAfterClientDisconnect", second.into());
+    put(&double, &[("ID", not.into()), ("Job", job), ("AllocatedResources", map([]))]);
+    let agent = joined(Home::new(), port, CONFIG).await;
+    for id in [&stands, not] {
+        eventually("both run", || told(&double, id) == "running").await;
+    }
+    double.book().silent = true;
+    let of = |id: &str| processes_of(Path::new(id));
+    eventually("one has ended by itself", || of(not).is_empty()).await;
+    assert!(!of(&stands).is_empty(), "nobody ends the other");
+    double.book().silent = false;
+    eventually("and they hear of it", || told(&double, not) == "complete").await;
+    assert_eq!(told(&double, &stands), "running");
+    agent.signal(Signal::TERM);
+}
+
+#[tokio::test]
+async fn what_servers_take_to_be_unknown_is_told_once_more() {
+    let double = Double::default();
+    let port = double.listen().await.unwrap();
+    let id = put(&double, &[]);
+    let _agent = joined(Home::new(), port, CONFIG).await;
+    eventually("it runs", || told(&double, &id) == "running").await;
+    double.book().told.clear();
+    put(&double, &[("ClientStatus", "unknown".into())]);
+    eventually("they hear of it again", || told(&double, &id) == "running").await;
+}
+
+#[tokio::test]
+async fn servers_hear_of_devices_that_go() {
+    let double = Double::default();
+    let port = double.listen().await.unwrap();
+    let home = Home::new();
+    let devices = home.path().join("devices");
+    std::fs::create_dir(&devices).unwrap();
+    std::fs::write(devices.join("one"), "").unwrap();
+    let config = format!("{CONFIG}{}", granted("files", "dir", &devices));
+    let _agent = joined(home, port, &config).await;
+    eventually("it is registered", || node(&double).beats > 0).await;
+    std::fs::remove_file(devices.join("one")).unwrap();
+    let said = |event: &Value| {
+        field(event, "Subsystem").and_then(text) == Some("Device")
+            && field(event, "Message").and_then(text).is_some_and(|said| said.contains("not found"))
+    };
+    eventually("its loss is told", || double.book().events.iter().any(said)).await;
 }
 
 #[tokio::test]

@@ -86,7 +86,18 @@ async fn stock_servers_run_periodic_dispatched_batch_and_system_jobs_on_a_node()
     let all = alloc_of(&server, "all", "running").await;
     let tail = ["alloc", "fs", "-tail", "-c", "4", id(&all), "alloc/logs/t.stdout.0"];
     assert_eq!(server.does(&tail).await, "ere\n");
-    server.does(&["alloc", "restart", id(&all)]).await;
+    let follow = ["monitor", "-log-level", "DEBUG", "-node-id", all["NodeID"].as_str().unwrap()];
+    let restart = async {
+        // Whatever it logs first may have come before it was followed.
+        loop {
+            server.does(&["alloc", "restart", id(&all)]).await;
+        }
+    };
+    tokio::select! {
+        () = server.prints(&follow, "ostler_") => {}
+        () = restart => {}
+    }
+    alloc_of(&server, "all", "running").await;
     // A restart is answered before the task runs again.
     let signal = ["alloc", "signal", "-s", "SIGKILL", id(&all)];
     until("the task is signalled", async || server.nomad(&signal).await.0).await;

@@ -72,6 +72,11 @@ pub(crate) struct AgentCommandArgs {
     #[arg(long, value_name = "NAME")]
     pub node_class: Option<String>,
 
+    /// What introduces the node to servers that do not know it, where they ask for that: what
+    /// `nomad node intro create` printed. Without it the file intro_token.jwt in the data directory
+    #[arg(long, value_name = "TOKEN", env = "OSTLER_INTRO_TOKEN", hide_env_values = true)]
+    pub intro_token: Option<String>,
+
     /// At the end stop all tasks in order instead of leaving them running
     #[arg(long)]
     pub drain: bool,

@@ -72,7 +72,7 @@ pub(super) async fn run(client: &Client) {
 
 impl Client {
     async fn listed(&self, index: u64) -> Result<(u64, BTreeMap<AllocId, u64>), String> {
-        let calls = self.links.calls(Line::Follow).await.map_err(|error| causes::chain(&error))?;
+        let calls = self.calls(Line::Follow).await.map_err(|error| causes::chain(&error))?;
         let secret = &self.options.secret;
         let listed = calls.client_allocs(self.id, secret, index).await;
         listed.map_err(|error| error.to_string())
@@ -108,8 +108,7 @@ impl Follower<'_> {
     }
 
     async fn pull(&mut self, ids: &[AllocId], min_index: u64) -> Result<(), String> {
-        let calls =
-            self.client.links.calls(Line::Pull).await.map_err(|error| causes::chain(&error))?;
+        let calls = self.client.calls(Line::Pull).await.map_err(|error| causes::chain(&error))?;
         let allocs = calls.allocs(ids, &self.client.options.secret, min_index).await;
         let mut run: BTreeMap<JobId, Vec<(Allocation, u64)>> = BTreeMap::new();
         for described in allocs.map_err(|error| error.to_string())? {
@@ -118,6 +117,7 @@ impl Follower<'_> {
             if !self.wanted.is_news(id, index) {
                 continue;
             }
+            self.told_again(id, &described);
             match assigned::allocation(&described) {
                 Ok(alloc) if alloc.desired == DesiredStatus::Stop => self.stop(&alloc, index).await,
                 // It was over before this node knew it, or has forgotten it: it does not run again.
@@ -135,6 +135,17 @@ impl Follower<'_> {
             self.assign(job, allocs).await;
         }
         Ok(())
+    }
+
+    /// Servers that lost sight of this node have taken an allocation to be unknown: they hear of it again.
+    fn told_again(&self, id: AllocId, described: &Value) {
+        if field(described, "ClientStatus").and_then(text) != Some("unknown") {
+            return;
+        }
+        if let Some(state) = self.client.node.state(id) {
+            self.client.updates().forgotten(id, state);
+            self.client.news.notify_one();
+        }
     }
 
     fn is_over(&self, id: AllocId, described: &Value) -> bool {

@@ -9,13 +9,14 @@
 use std::time::Duration;
 
 use ostler_model::causes;
-use ostler_model::clock;
+use ostler_model::clock::{self, Stopwatch};
 use ostler_model::limits::{CLUSTER_BEAT_MAX, CLUSTER_BEAT_MIN, CLUSTER_NODE_CHANGES_WALL};
 use ostler_node::NodeView;
 
 use super::links::Line;
 use super::{Client, Pauses};
 use crate::caller::ServerCallError;
+use crate::credentials::Standing;
 use crate::described::{self, NodeRegistrationFacts};
 use crate::servers::{Heartbeat, NodeStatus};
 
@@ -40,6 +41,9 @@ pub(super) async fn run(client: &Client) {
         match beaten {
             Ok(beat) => {
                 client.links.named(beat.servers);
+                client.heard.send_replace(Stopwatch::start());
+                let standing = client.credentials().accepted(beat.signed);
+                keep(client, standing).await;
                 if next == Next::Register {
                     // Ready at once: tasks wait for it.
                     next = Next::Beat;
@@ -79,7 +83,7 @@ impl From<ServerCallError> for Failed {
 }
 
 async fn calls(client: &Client) -> Result<crate::servers::ServerCalls, Failed> {
-    client.links.calls(Line::Live).await.map_err(|error| Failed::Other(causes::chain(&error)))
+    client.calls(Line::Live).await.map_err(|error| Failed::Other(causes::chain(&error)))
 }
 
 async fn register(client: &Client, view: &NodeView) -> Result<Heartbeat, Failed> {
@@ -92,7 +96,15 @@ async fn register(client: &Client, view: &NodeView) -> Result<Heartbeat, Failed>
         now: client.options.clock.now(),
     };
     let node = described::node(view, &facts);
-    let beat = calls(client).await?.register(node).await?;
+    let token = client.credentials().to_register().to_owned();
+    let registered = calls(client).await?.showing(&token).register(node).await;
+    if let Err(error) = &registered
+        && error.to_string().to_lowercase().contains("permission denied")
+    {
+        let refused = client.credentials().refused();
+        keep(client, refused).await;
+    }
+    let beat = registered?;
     tracing::info!(node = %client.id, nodes = beat.nodes, "registered with the servers");
     Ok(beat)
 }
@@ -100,6 +112,14 @@ async fn register(client: &Client, view: &NodeView) -> Result<Heartbeat, Failed>
 async fn beat(client: &Client) -> Result<Heartbeat, Failed> {
     let now = client.options.clock.now();
     Ok(calls(client).await?.update_status(client.id, NodeStatus::Ready, now).await?)
+}
+
+/// Put how this node stands with the servers on record, where that has changed.
+async fn keep(client: &Client, standing: Option<Standing>) {
+    let Some(standing) = standing else { return };
+    if let Err(error) = client.node.keep_standing(standing).await {
+        tracing::warn!(error, "how this node stands with the servers is not on record");
+    }
 }
 
 /// Wait for the next heartbeat, or for the node to be another one than the servers were told of.

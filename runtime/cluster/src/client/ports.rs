@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use ostler_model::alloc::Allocation;
 use ostler_model::ids::{AllocId, JobId};
@@ -11,6 +12,7 @@ use ostler_model::server_address::ServerAddress;
 use ostler_node::NodeView;
 use tokio::sync::watch;
 
+use crate::credentials::Standing;
 use crate::dial::DialError;
 use crate::session::{Arrivals, Session};
 
@@ -68,6 +70,9 @@ pub trait ClusterNode: Send + Sync {
         reason: &'a str,
     ) -> BoxFuture<'a, Result<(), String>>;
 
+    /// Those that are to run and end when no server is heard for so long.
+    fn ends_unheard(&self) -> Vec<(Arc<Allocation>, Duration)>;
+
     /// Remove directory and records of one that has ended.
     fn collect(&self, id: AllocId) -> BoxFuture<'_, Result<(), String>>;
 
@@ -76,6 +81,12 @@ pub trait ClusterNode: Send + Sync {
         &'a self,
         told: &'a BTreeMap<AllocId, AcknowledgedState>,
     ) -> BoxFuture<'a, Result<(), String>>;
+
+    /// Servers know how these have ended: nothing is lost when they are collected.
+    fn ends_told(&self, allocs: Vec<AllocId>) -> BoxFuture<'_, ()>;
+
+    /// Remember how this node stands with the servers.
+    fn keep_standing(&self, standing: Standing) -> BoxFuture<'_, Result<(), String>>;
 
     /// What servers have acknowledged of these, by the records.
     fn acknowledged(&self, of: &[AllocId]) -> BTreeMap<AllocId, AcknowledgedState>;

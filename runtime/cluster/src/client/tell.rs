@@ -19,7 +19,7 @@ pub(super) async fn run(client: &Client) {
     let mut seen = BTreeMap::new();
     loop {
         changes.borrow_and_update();
-        look(client, &mut seen);
+        ends_told(client, look(client, &mut seen)).await;
         if client.updates().is_quiet() {
             tokio::select! {
                 changed = changes.changed() => if changed.is_err() {
@@ -34,6 +34,7 @@ pub(super) async fn run(client: &Client) {
             Ok(()) => {
                 pauses.reset();
                 let told = client.updates().sent(true);
+                ends_told(client, told.keys().copied().collect()).await;
                 if let Err(error) = client.node.acknowledge(&told).await {
                     tracing::warn!(%error, "what the servers know is not on record: it is told again");
                 }
@@ -47,21 +48,32 @@ pub(super) async fn run(client: &Client) {
     }
 }
 
-/// Find what has changed since the last look.
-fn look(client: &Client, seen: &mut BTreeMap<AllocId, u64>) {
+/// Find what has changed since the last look, and queue what of it servers do not know.
+fn look(client: &Client, seen: &mut BTreeMap<AllocId, u64>) -> Vec<AllocId> {
     let here: BTreeMap<_, _> = client.node.assigned().into_iter().collect();
     seen.retain(|id, _| here.contains_key(id));
+    let mut changed = Vec::new();
     for (id, index) in here {
         if seen.insert(id, index) != Some(index)
             && let Some(state) = client.node.state(id)
         {
             client.updates().changed(id, state);
+            changed.push(id);
         }
+    }
+    changed
+}
+
+/// Of these, those of which servers know that they have ended may be collected.
+async fn ends_told(client: &Client, mut allocs: Vec<AllocId>) {
+    allocs.retain(|id| client.updates().is_end_known(*id));
+    if !allocs.is_empty() {
+        client.node.ends_told(allocs).await;
     }
 }
 
 async fn send(client: &Client, batch: &UpdateBatch) -> Result<(), String> {
-    let calls = client.links.calls(Line::Tell).await.map_err(|error| causes::chain(&error))?;
+    let calls = client.calls(Line::Tell).await.map_err(|error| causes::chain(&error))?;
     let told = batch.iter().map(|(id, state)| described::alloc(*id, client.id, state));
     calls.update_allocs(told.collect()).await.map_err(|error| error.to_string())
 }

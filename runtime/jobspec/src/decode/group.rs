@@ -155,6 +155,7 @@ pub(super) fn group(keys: GroupKeys, outer: Outer<'_>, cx: &mut Context<'_>) -> 
         health,
         services,
         max_run_duration: keys.max_run_duration.value.filter(|time| !time.is_zero()),
+        stop_after_disconnect: None,
     })
 }
 

@@ -52,3 +52,9 @@ pub const CLUSTER_READ_BYTES_MAX: usize = 4 * MIB as usize;
 pub const CLUSTER_BEAT_MIN: Duration = Duration::from_millis(250);
 /// See [`CLUSTER_BEAT_MIN`].
 pub const CLUSTER_BEAT_MAX: Duration = Duration::from_secs(600);
+/// Events of a node that wait until servers hear of them; servers keep as many of each node.
+pub const CLUSTER_EVENTS_MAX: usize = 10;
+/// How long such an event waits for others.
+pub const CLUSTER_EVENTS_WALL: Duration = Duration::from_secs(2);
+/// Longest token that introduces a node, and longest identity that servers sign, bytes: some kilobytes are usual.
+pub const CLUSTER_TOKEN_BYTES_MAX: u64 = 64 * 1_024;

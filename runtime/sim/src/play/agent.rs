@@ -262,6 +262,7 @@ pub(crate) fn job(name: &str, act: &Act) -> Option<Job> {
         health: None,
         services: Vec::new(),
         max_run_duration: None,
+        stop_after_disconnect: None,
     };
     Some(Job {
         id: JobId::new(name).ok()?,

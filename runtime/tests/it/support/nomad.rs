@@ -81,6 +81,30 @@ impl NomadServer {
         text
     }
 
+    /// Run a command that does not end by itself until it prints this.
+    pub async fn prints(&self, args: &[&str], wanted: &str) {
+        use tokio::io::AsyncBufReadExt as _;
+        let mut child = tokio::process::Command::new(&self.program)
+            .args(args)
+            .env("NOMAD_ADDR", format!("http://127.0.0.1:{}", self.http))
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .kill_on_drop(true)
+            .spawn()
+            .unwrap();
+        let mut lines = tokio::io::BufReader::new(child.stdout.take().unwrap()).lines();
+        let printed = async {
+            while let Some(line) = lines.next_line().await.unwrap() {
+                if line.contains(wanted) {
+                    return;
+                }
+            }
+            panic!("it ended without {wanted:?}");
+        };
+        let printed = ostler_model::clock::timeout(PATIENCE, printed).await;
+        printed.unwrap_or_else(|| panic!("nomad {args:?} never printed {wanted:?}"));
+    }
+
     /// What the server's API answers.
     pub async fn get(&self, path: &str) -> Option<Value> {
         use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};

@@ -1,0 +1,43 @@
+//! What ends because no server is heard.
+
+use std::future::pending;
+
+use ostler_model::clock;
+use ostler_model::limits::CLUSTER_TELL_TICK;
+
+use super::Client;
+use crate::disconnect::after_silence;
+
+const UNHEARD: &str =
+    "no server was heard for as long as stop_after_client_disconnect of its group allows";
+
+pub(super) async fn run(client: &Client) {
+    let (mut changes, mut heard) = (client.node.changes(), client.heard.subscribe());
+    loop {
+        changes.borrow_and_update();
+        let silence = heard.borrow_and_update().elapsed();
+        let allocs = client.node.ends_unheard();
+        let after = after_silence(silence, allocs.iter().map(|(alloc, time)| (alloc.id, *time)));
+        for (alloc, _) in allocs.iter().filter(|(alloc, _)| after.due.contains(&alloc.id)) {
+            if let Err(error) = client.node.stop(alloc, UNHEARD).await {
+                tracing::warn!(alloc = %alloc.id, error, "not stopped yet");
+            }
+        }
+        let due = async {
+            match after.next {
+                Some(next) => clock::sleep(next).await,
+                None => pending().await,
+            }
+        };
+        tokio::select! {
+            changed = changes.changed() => if changed.is_err() {
+                return;
+            },
+            // The sender is the client's.
+            _heard = heard.changed() => {}
+            () = due => {}
+        }
+        // Many changes come at once; and a stop that failed is tried again with the next.
+        clock::sleep(CLUSTER_TELL_TICK).await;
+    }
+}

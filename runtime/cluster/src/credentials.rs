@@ -1,0 +1,109 @@
+//! What a node shows servers of who it is. Pure.
+//!
+//! ```text
+//! never registered ─ token of introduction, or none ─► Node.Register ─► registered
+//! registered ─ secret; once servers have signed an identity, that ─► every call
+//!      └── refused at a registration, and nobody introduces it: as one that was never registered
+//! ```
+//! Servers of 1.10 and later sign identities, and may ask for an introduction; those before know the secret
+//! alone. Not tried against such servers: by what is known of their protocol.
+
+/// What of it outlives the agent.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Standing {
+    /// Servers have taken a registration.
+    pub registered: bool,
+    /// What they have signed.
+    pub identity: Option<String>,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub(crate) struct Credentials {
+    secret: String,
+    introduction: Option<String>,
+    standing: Standing,
+}
+
+impl Credentials {
+    pub(crate) const fn new(
+        secret: String,
+        introduction: Option<String>,
+        standing: Standing,
+    ) -> Self {
+        Self { secret, introduction, standing }
+    }
+
+    /// Shown with a registration.
+    pub(crate) fn to_register(&self) -> &str {
+        if self.standing.registered {
+            return self.token();
+        }
+        self.introduction.as_deref().unwrap_or_default()
+    }
+
+    /// Shown with every other call.
+    pub(crate) fn token(&self) -> &str {
+        self.standing.identity.as_deref().unwrap_or(&self.secret)
+    }
+
+    /// Servers have answered a registration or a heartbeat, and may have signed an identity. What is to be on
+    /// record now, where that has changed.
+    pub(crate) fn accepted(&mut self, signed: Option<String>) -> Option<Standing> {
+        let before = self.standing.clone();
+        self.standing.registered = true;
+        // Where signing failed there is an empty one.
+        if let Some(signed) = signed.filter(|signed| !signed.is_empty()) {
+            self.standing.identity = Some(signed);
+        }
+        (self.standing != before).then(|| self.standing.clone())
+    }
+
+    /// Servers do not permit a registration: they know no such node, of another region perhaps. What is to be
+    /// on record now, where that has changed.
+    pub(crate) fn refused(&mut self) -> Option<Standing> {
+        if self.introduction.is_some() || self.standing == Standing::default() {
+            return None;
+        }
+        self.standing = Standing::default();
+        Some(Standing::default())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn credentials(introduction: Option<&str>) -> Credentials {
+        let introduction = introduction.map(str::to_owned);
+        Credentials::new("secret".to_owned(), introduction, Standing::default())
+    }
+
+    #[test]
+    fn a_node_introduces_itself_once_and_then_shows_its_secret_or_what_servers_signed() {
+        let mut node = credentials(Some("introduction"));
+        assert_eq!(node.to_register(), "introduction");
+        let registered = Standing { registered: true, identity: None };
+        assert_eq!(node.accepted(None), Some(registered));
+        assert_eq!((node.to_register(), node.token()), ("secret", "secret"));
+        assert_eq!(node.accepted(Some(String::new())), None, "signing failed");
+        let signed = node.accepted(Some("signed".to_owned())).unwrap();
+        assert_eq!(signed.identity.as_deref(), Some("signed"));
+        assert_eq!((node.to_register(), node.token()), ("signed", "signed"));
+        assert_eq!(node.accepted(None), None, "nothing new");
+    }
+
+    #[test]
+    fn a_node_that_servers_do_not_know_begins_anew_unless_somebody_introduces_it() {
+        let mut node = credentials(None);
+        assert_eq!(node.to_register(), "");
+        assert_eq!(node.refused(), None);
+        node.accepted(Some("signed".to_owned()));
+        assert_eq!(node.refused(), Some(Standing::default()));
+        assert_eq!((node.to_register(), node.token()), ("", "secret"));
+        let mut introduced = credentials(Some("introduction"));
+        introduced.accepted(Some("signed".to_owned()));
+        assert_eq!(introduced.refused(), None);
+        assert_eq!(introduced.to_register(), "signed");
+    }
+}
