@@ -137,6 +137,8 @@ async fn of_the_node(api: &mut Recorder, node: &str) {
     let (one, none) = (format!("/v1/node/{node}"), format!("/v1/node/{NOBODY}"));
     api.gets(&["/v1/nodes", "/v1/nodes?resources=true", "/v1/nodes?prefix=ffffffff"]).await;
     api.gets(&[&one, &none, "/v1/client/stats"]).await;
+    // What is followed has no end; what is wrong with a request has.
+    api.gets(&["/v1/agent/monitor?log_level=loud", "/v1/agent/monitor?node_id=none"]).await;
     api.gets(&["/v1/agent/self", "/v1/agent/health", "/v1/status/leader", "/v1/status/peers"])
         .await;
     api.gets(&["/v1/regions", "/v1/regions?region=mars", "/v1/namespaces"]).await;
