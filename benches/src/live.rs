@@ -24,7 +24,8 @@ const PATIENCE: Duration = Duration::from_secs(300);
 #[must_use]
 pub fn own_child() -> Option<ExitCode> {
     let first = std::env::args_os().nth(1)?;
-    (first.to_str()?.starts_with("__") || first == "agent" || first == "--version")
+    let first = first.to_str()?;
+    (first.starts_with("__") || ["agent", "nomad-plugin", "--version"].contains(&first))
         .then(|| ostler_cli::main(std::env::args_os()))
 }
 

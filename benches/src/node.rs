@@ -34,12 +34,37 @@ enum Listens {
     Port(u16),
 }
 
+/// What is so when an agent can be used.
+#[derive(Clone, Copy, Debug)]
+enum Takes {
+    /// It says that it is well.
+    Health,
+    /// Its one node is ready.
+    Node,
+    /// There is a leader.
+    Jobs,
+}
+
+/// A server of Nomad's.
+const SERVER: &str = "server {\n enabled = true\n bootstrap_expect = 1\n}\n";
+/// Nomad's own driver for programs as they are.
+const NOMAD_RAW_EXEC: &str = "plugin \"raw_exec\" {\n config {\n enabled = true\n }\n}\n";
+
+/// A client of Nomad's that does not ask clouds about its machine.
+fn client(more: &str, driver: &str) -> String {
+    format!(
+        "client {{\n enabled = true\n cpu_total_compute = 1000000\n {more}\n options {{\n \
+         \"fingerprint.denylist\" = \"env_aws,env_gce,env_azure\"\n }}\n}}\n{driver}"
+    )
+}
+
 /// An agent, its helpers and its directory.
 #[derive(Debug)]
 pub struct Node {
     program: PathBuf,
     args: Vec<String>,
     listens: Listens,
+    takes: Takes,
     child: Option<Child>,
     /// Processes of the same program that were there before.
     others: BTreeSet<u32>,
@@ -58,7 +83,7 @@ impl Node {
         let (data, file) = prepared(dir, config);
         let args = ["agent", "--data-dir", &data, "--config", &file].map(str::to_owned);
         let socket = Path::new(&data).join(ostler_api::SOCKET_NAME);
-        Self::new(program, args.to_vec(), Listens::Socket(socket))
+        Self::new(program, args.to_vec(), Listens::Socket(socket), Takes::Health)
     }
 
     /// Nomad, server and client in one, as `NOMAD_BIN` names it; nothing where that is not set. What it
@@ -68,27 +93,61 @@ impl Node {
     /// When its directory cannot be made.
     #[must_use]
     pub fn nomad(dir: &Path) -> Option<Self> {
+        let config = format!("{SERVER}{}", client("", NOMAD_RAW_EXEC));
+        Self::stock(dir, PORT, &config, Takes::Node)
+    }
+
+    /// A server of Nomad's alone, as `NOMAD_BIN` names it; nothing where that is not set.
+    ///
+    /// # Panics
+    /// When its directory cannot be made.
+    #[must_use]
+    pub fn nomad_server(dir: &Path) -> Option<Self> {
+        Self::stock(dir, PORT, SERVER, Takes::Jobs)
+    }
+
+    /// A client of [`Self::nomad_server`] with a name of its own and its driver `raw_exec`: Nomad's, or that of
+    /// this configuration. `number` is 1 for the first.
+    ///
+    /// # Panics
+    /// When its directory cannot be made.
+    #[must_use]
+    pub fn nomad_client(dir: &Path, number: u16, name: &str, driver: Option<&str>) -> Option<Self> {
+        let servers = format!("servers = [\"127.0.0.1:{}\"]", PORT + 1);
+        let own = client(&servers, driver.unwrap_or(NOMAD_RAW_EXEC));
+        let config = format!("name = \"{name}\"\n{own}");
+        Self::stock(dir, PORT + 10 * number, &config, Takes::Jobs)
+    }
+
+    /// Ostler as a client of [`Self::nomad_server`].
+    ///
+    /// # Panics
+    /// When its directory cannot be made.
+    #[must_use]
+    pub fn ostler_client(dir: &Path, name: &str, config: &str) -> Self {
+        let servers = format!("client {{\n servers = [\"127.0.0.1:{}\"]\n}}\n", PORT + 1);
+        Self::ostler(dir, &format!("name = \"{name}\"\n{servers}{config}"))
+    }
+
+    /// Nomad on three ports from this one.
+    fn stock(dir: &Path, port: u16, config: &str, takes: Takes) -> Option<Self> {
         let program = PathBuf::from(std::env::var_os("NOMAD_BIN")?);
         let config = format!(
             "bind_addr = \"127.0.0.1\"\nadvertise {{\n http = \"127.0.0.1\"\n rpc = \"127.0.0.1\"\n \
              serf = \"127.0.0.1\"\n}}\nlog_level = \"ERROR\"\ndisable_update_check = true\n\
-             ports {{\n http = {PORT}\n rpc = {}\n serf = {}\n}}\n\
-             server {{\n enabled = true\n bootstrap_expect = 1\n}}\n\
-             client {{\n enabled = true\n cpu_total_compute = 1000000\n options {{\n \
-             \"fingerprint.denylist\" = \"env_aws,env_gce,env_azure\"\n }}\n}}\n\
-             plugin \"raw_exec\" {{\n config {{\n enabled = true\n }}\n}}\n",
-            PORT + 1,
-            PORT + 2
+             ports {{\n http = {port}\n rpc = {}\n serf = {}\n}}\n{config}",
+            port + 1,
+            port + 2
         );
         let (data, file) = prepared(dir, &config);
         let args = ["agent", "-data-dir", &data, "-config", &file].map(str::to_owned);
-        Some(Self::new(program, args.to_vec(), Listens::Port(PORT)))
+        Some(Self::new(program, args.to_vec(), Listens::Port(port), takes))
     }
 
-    fn new(program: PathBuf, args: Vec<String>, listens: Listens) -> Self {
+    fn new(program: PathBuf, args: Vec<String>, listens: Listens, takes: Takes) -> Self {
         let program = program.canonicalize().expect("the agent's program");
         let others = processes_of(&program).into_iter().collect();
-        Self { program, args, listens, child: None, others, connection: None }
+        Self { program, args, listens, takes, child: None, others, connection: None }
     }
 
     /// Start it, and go on at once.
@@ -108,9 +167,10 @@ impl Node {
     /// When that takes too long.
     pub async fn start(&mut self) {
         self.spawn();
-        let (path, nomad) = match self.listens {
-            Listens::Socket(_) => ("/v1/agent/health", false),
-            Listens::Port(_) => ("/v1/nodes", true),
+        let (path, takes) = match self.takes {
+            Takes::Health => ("/v1/agent/health", self.takes),
+            Takes::Node => ("/v1/nodes", self.takes),
+            Takes::Jobs => ("/v1/status/leader", self.takes),
         };
         self.until("the agent takes jobs", async |node: &mut Self| {
             let ended = node.child.as_mut().and_then(|child| child.try_wait().ok().flatten());
@@ -118,7 +178,11 @@ impl Node {
             let Some((StatusCode::OK, answer)) = node.try_ask("GET", path, None).await else {
                 return false;
             };
-            !nomad || answer.pointer("/0/Status").is_some_and(|status| status == "ready")
+            match takes {
+                Takes::Health => true,
+                Takes::Node => answer.pointer("/0/Status").is_some_and(|status| status == "ready"),
+                Takes::Jobs => answer.as_str().is_some_and(|leader| !leader.is_empty()),
+            }
         })
         .await;
     }

@@ -1,0 +1,137 @@
+//! As a node of a stock Nomad server, beside a stock Nomad client of the same server, both on this machine;
+//! `NOMAD_BIN` names the program, and without it nothing is measured. In turns:
+//!
+//! - `latency`: a job registered at the server → its native task's own code runs, on either node;
+//! - `plugin`: the same with the driver `raw_exec` of a stock client: Nomad's own, and Ostler's as an external
+//!   plugin (`ostler nomad-plugin`); and of that the call `StartTask` by the events of the task.
+//!
+//! What the server itself takes (its evaluation, its plan, two commits) is in all of them.
+#![allow(missing_docs, clippy::expect_used, reason = "a bench that cannot set up has to end")]
+
+use std::process::ExitCode;
+use std::time::Duration;
+
+use ostler_benches::live::own_child;
+use ostler_benches::machine::{runtime, scaled};
+use ostler_benches::node::{Node, job};
+use ostler_benches::report::{Report, bench};
+use ostler_benches::sign::Sign;
+use serde_json::{Value, json};
+
+const RAW_EXEC: &str = "plugin \"raw_exec\" {\n enabled = true\n}\n";
+const NAMES: [&str; 3] = ["ostler", "nomad", "plugin"];
+const TITLES: [&str; 3] =
+    ["Ostler node", "Nomad v1.0.18 client, stock", "the same with Ostler's raw_exec as a plugin"];
+
+fn main() -> ExitCode {
+    if let Some(code) = own_child() {
+        return code;
+    }
+    if std::env::var_os("NOMAD_BIN").is_none() {
+        println!("in_cluster: skipped, NOMAD_BIN does not name a program");
+        return ExitCode::SUCCESS;
+    }
+    bench("in_cluster", |report| runtime().block_on(measured(report)))
+}
+
+async fn measured(report: &mut Report) {
+    let dir = report.dir().to_owned();
+    let [latency, plugin] = report.parts(["latency", "plugin"]);
+    let mut server = Node::nomad_server(&dir.join("server")).expect("NOMAD_BIN");
+    server.start().await;
+    let mut nodes = vec![
+        Node::ostler_client(&dir.join(NAMES[0]), NAMES[0], RAW_EXEC),
+        Node::nomad_client(&dir.join(NAMES[1]), 1, NAMES[1], None).expect("NOMAD_BIN"),
+    ];
+    if plugin {
+        let driver = ostler_driver(&dir);
+        let client = Node::nomad_client(&dir.join(NAMES[2]), 2, NAMES[2], Some(&driver));
+        nodes.push(client.expect("NOMAD_BIN"));
+    }
+    for (node, name) in nodes.iter_mut().zip(NAMES) {
+        node.spawn();
+        let ready = async |server: &mut Node| {
+            let nodes = server.ask("GET", "/v1/nodes", None).await;
+            let own = |node: &&Value| node["Name"] == name && node["Status"] == "ready";
+            let own = nodes.as_array().and_then(|nodes| nodes.iter().find(own));
+            own.is_some_and(|node| node["Drivers"]["raw_exec"]["Healthy"] == true)
+        };
+        server.until("a ready node", ready).await;
+    }
+    let sign = Sign::new(&dir.join("sign"));
+    let mut taken: [Taken; 3] = Default::default();
+    let turns = scaled(43, 2);
+    for turn in 0..turns {
+        for (name, taken) in NAMES.iter().zip(&mut taken).take(nodes.len()) {
+            let one = start(&mut server, &sign, name, &format!("{name}-{turn}")).await;
+            // The first turns fill caches.
+            if turn >= scaled(3, 0) {
+                taken.whole.push(one.0);
+                taken.call.push(one.1);
+            }
+        }
+    }
+    let rows = |of: fn(&Taken) -> &[Duration], which: [usize; 2]| {
+        which.map(|which| (TITLES[which], of(&taken[which])))
+    };
+    if latency {
+        let title = "registered at the server to a task's own code";
+        let [ostler, nomad] = report.times(title, rows(|taken| &taken.whole, [0, 1]));
+        report.promises.at_most("cluster_start_latency", ostler / nomad, "times", 0.8);
+    }
+    if plugin {
+        let title = "registered at the server to own code, by the driver of a stock client";
+        report.times(title, rows(|taken| &taken.whole, [2, 1]));
+        let title = "StartTask of a stock client, by the events of its task";
+        let [plugin, nomad] = report.times(title, rows(|taken| &taken.call, [2, 1]));
+        report.promises.at_most("nomad_plugin_start", plugin / nomad, "times", 1.0);
+    }
+}
+
+/// What starts took on one node.
+#[derive(Default)]
+struct Taken {
+    /// From the request to the task's own code.
+    whole: Vec<Duration>,
+    /// From the task's directory to its start.
+    call: Vec<Duration>,
+}
+
+/// Ostler's `raw_exec` as the plugin of a client.
+fn ostler_driver(dir: &std::path::Path) -> String {
+    let this = || std::env::current_exe().expect("the path of this program");
+    let program = std::env::var_os("OSTLER_BIN").map_or_else(this, Into::into);
+    let plugins = dir.join("plugins");
+    std::fs::create_dir_all(&plugins).expect("a directory of plugins");
+    std::os::unix::fs::symlink(program, plugins.join("ostler-raw_exec")).expect("a plugin");
+    format!(
+        "plugin_dir = \"{}\"\nplugin \"ostler-raw_exec\" {{\n args = [\"nomad-plugin\", \"--driver\", \
+         \"raw_exec\", \"--data-dir\", \"{}\"]\n}}\n",
+        plugins.display(),
+        dir.join("plugin-data").display()
+    )
+}
+
+/// One job with one task on this node, to its end.
+async fn start(server: &mut Node, sign: &Sign, node: &str, id: &str) -> (Duration, Duration) {
+    let script = format!("echo > {}", sign.path().display());
+    let config = json!({ "command": "/bin/sh", "args": ["-c", script] });
+    let mut job = job(id, "batch", 1, "raw_exec", &config);
+    job["Job"]["Constraints"] =
+        json!([{ "LTarget": "${node.unique.name}", "Operand": "=", "RTarget": node }]);
+    let waiting = sign.wait();
+    server.register(&job).await;
+    let whole = tokio::task::block_in_place(|| waiting.took());
+    let ended = async |server: &mut Node| server.count(id, "Complete").await == 1;
+    server.until("the task ends", ended).await;
+    let allocs = server.allocs(id).await;
+    let events = allocs.first().and_then(|alloc| alloc.pointer("/TaskStates/t/Events")).cloned();
+    let at = |kind: &str| {
+        let events = events.as_ref().and_then(Value::as_array).expect("events of the task");
+        let event = events.iter().find(|event| event["Type"] == kind).expect("an event");
+        event["Time"].as_u64().expect("its time")
+    };
+    let call = Duration::from_nanos(at("Started").saturating_sub(at("Task Setup")));
+    server.purge(id).await;
+    (whole, call)
+}
