@@ -54,7 +54,8 @@ async fn measured(report: &mut Report) {
             let nodes = server.ask("GET", "/v1/nodes", None).await;
             let own = |node: &&Value| node["Name"] == name && node["Status"] == "ready";
             let own = nodes.as_array().and_then(|nodes| nodes.iter().find(own));
-            own.is_some_and(|node| node["Drivers"]["raw_exec"]["Healthy"] == true)
+            let healthy = own.and_then(|node| node.pointer("/Drivers/raw_exec/Healthy"));
+            healthy.and_then(Value::as_bool) == Some(true)
         };
         server.until("a ready node", ready).await;
     }
@@ -71,19 +72,20 @@ async fn measured(report: &mut Report) {
             }
         }
     }
-    let rows = |of: fn(&Taken) -> &[Duration], which: [usize; 2]| {
-        which.map(|which| (TITLES[which], of(&taken[which])))
-    };
+    let [ostler, nomad, by_plugin] = &taken;
+    let [of_ostler, of_nomad, of_plugin] = TITLES;
     if latency {
         let title = "registered at the server to a task's own code";
-        let [ostler, nomad] = report.times(title, rows(|taken| &taken.whole, [0, 1]));
+        let rows = [(of_ostler, &*ostler.whole), (of_nomad, &*nomad.whole)];
+        let [ostler, nomad] = report.times(title, rows);
         report.promises.at_most("cluster_start_latency", ostler / nomad, "times", 0.8);
     }
     if plugin {
         let title = "registered at the server to own code, by the driver of a stock client";
-        report.times(title, rows(|taken| &taken.whole, [2, 1]));
+        report.times(title, [(of_plugin, &*by_plugin.whole), (of_nomad, &*nomad.whole)]);
         let title = "StartTask of a stock client, by the events of its task";
-        let [plugin, nomad] = report.times(title, rows(|taken| &taken.call, [2, 1]));
+        let rows = [(of_plugin, &*by_plugin.call), (of_nomad, &*nomad.call)];
+        let [plugin, nomad] = report.times(title, rows);
         report.promises.at_most("nomad_plugin_start", plugin / nomad, "times", 1.0);
     }
 }
@@ -117,8 +119,9 @@ async fn start(server: &mut Node, sign: &Sign, node: &str, id: &str) -> (Duratio
     let script = format!("echo > {}", sign.path().display());
     let config = json!({ "command": "/bin/sh", "args": ["-c", script] });
     let mut job = job(id, "batch", 1, "raw_exec", &config);
-    job["Job"]["Constraints"] =
-        json!([{ "LTarget": "${node.unique.name}", "Operand": "=", "RTarget": node }]);
+    let here = json!([{ "LTarget": "${node.unique.name}", "Operand": "=", "RTarget": node }]);
+    let of_job = job.get_mut("Job").and_then(Value::as_object_mut).expect("a job");
+    of_job.insert("Constraints".to_owned(), here);
     let waiting = sign.wait();
     server.register(&job).await;
     let whole = tokio::task::block_in_place(|| waiting.took());

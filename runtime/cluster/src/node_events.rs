@@ -78,7 +78,7 @@ fn said(state: HealthState, reason: &str) -> String {
     };
     match reason {
         "" => word.to_owned(),
-        reason => shown(&format!("{word}: {reason}"), TEXT_BYTES_MAX),
+        reason => shown(format!("{word}: {reason}"), TEXT_BYTES_MAX),
     }
 }
 
