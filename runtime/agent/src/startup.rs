@@ -20,7 +20,8 @@ use super::held::{Holds, LiveRuns};
 use super::inspect::STATE_FILE;
 use super::restore::Left;
 use super::{
-    AgentConfig, AgentError, AgentHandle, AgentOptions, Inner, OpenState, catalogue, loading,
+    AgentConfig, AgentError, AgentHandle, AgentMode, AgentOptions, Inner, OpenState, catalogue,
+    loading,
 };
 use ostler_control::gc::choice::GcPolicy;
 use ostler_control::gc::gauge::FsGauge;
@@ -126,6 +127,7 @@ pub(super) async fn begin(options: AgentOptions, open: OpenState) -> Result<Begu
         services.control.clone(),
     );
     let runtime = runtime.observed_by(Arc::new(RecordCalls::into_store(recordings)));
+    let has_servers = !options.config.cluster.servers.is_empty();
     let jobs_dir = options.config.jobs_dir.clone().filter(|_| !embedded);
     let state_age = state.opened().age;
     let kill = services.clone();
@@ -176,7 +178,8 @@ pub(super) async fn begin(options: AgentOptions, open: OpenState) -> Result<Begu
         ended,
         beside: TaskTracker::new(),
         mode: options.mode,
-        joined: AtomicBool::new(false),
+        // From the first request on, before it has joined.
+        joined: AtomicBool::new(options.mode == AgentMode::Durable && has_servers),
         clock: options.clock,
         _lock: lock,
     }));

@@ -56,6 +56,8 @@ pub(super) async fn run(args: &AgentCommandArgs) -> Result<Exit, Stop> {
                 .to_owned(),
         ));
     }
+    // The agent itself refuses jobs of its own, from its first request on.
+    let config = AgentConfig { cluster: cluster.clone(), ..config };
     let (agent, api) = started(&place, config, &mut interrupts).await?;
     let joined = CancellationToken::new();
     if joins {

@@ -8,7 +8,9 @@ use ostler_cluster::rpc::{field, map, text};
 use ostler_cluster_double::{BookNode, Double};
 use rustix::process::Signal;
 
+use crate::agent::Served;
 use crate::devices::granted;
+use crate::support::DataDir;
 use crate::support::agent_process::{AgentProcess, Home};
 use crate::support::binary::ostler;
 use crate::support::nomad::NomadServer;
@@ -188,6 +190,16 @@ async fn a_joined_node_refuses_jobs_of_its_own_and_needs_a_place_for_what_it_is(
     refused.said(2, &["needs --data-dir"]);
     let wrong = ostler(["agent", "--servers", "http://x"]).await;
     wrong.said(2, &["is no address of a server"]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_node_whose_servers_are_configured_refuses_jobs_before_it_has_joined() {
+    let config = "client {\n servers = [\"127.0.0.1:9\"]\n}\n";
+    let served = Served::on(DataDir::new(), config).await;
+    let job = crate::support::jobs::batch(&crate::support::jobs::shell("t", "true", ""));
+    let refused = served.agent.submit(crate::support::parse(&job)).await.err().unwrap();
+    assert!(refused.to_string().contains("its servers say what runs"), "{refused}");
+    served.leave().await;
 }
 
 #[tokio::test]
