@@ -23,6 +23,7 @@ mod api_streams;
 mod architecture;
 mod bad_input;
 mod cluster;
+mod cluster_doc;
 mod cluster_jobs;
 mod crash;
 mod crash_matrix;
