@@ -17,8 +17,9 @@ use ostler_cluster::msgpack::{Value, ValueReader};
 use ostler_cluster::rpc::{bytes, field, text};
 use ostler_cluster::session::Stream;
 use ostler_model::causes;
+use ostler_model::clock;
 use ostler_model::ids::{AllocId, TaskName};
-use ostler_model::limits::EXEC_ARGUMENTS_MAX;
+use ostler_model::limits::{CLUSTER_EXEC_SIGN_PERIOD, EXEC_ARGUMENTS_MAX};
 use ostler_model::session::{ExecCommand, ExecSession, TerminalSize};
 use serde_json::json;
 use tokio::sync::mpsc;
@@ -60,10 +61,15 @@ pub(crate) async fn serve(
     let (inputs, of_inputs) = mpsc::channel(QUEUE_MAX);
     let (of_outputs, mut outputs) = mpsc::channel(QUEUE_MAX);
     let told = async {
-        while let Some(output) = outputs.recv().await {
-            send(&mut writes, &frame(&output)).await?;
+        loop {
+            let said = match clock::timeout(CLUSTER_EXEC_SIGN_PERIOD, outputs.recv()).await {
+                Some(Some(output)) => frame(&output),
+                Some(None) => return io::Result::Ok(()),
+                // A server looks for people who have gone only when it has something for them.
+                None => wrapped(Ok(b"{}".to_vec())),
+            };
+            send(&mut writes, &said).await?;
         }
-        io::Result::Ok(())
     };
     let heard = async {
         // An error means that the stream is over, and with it the session.
@@ -78,13 +84,13 @@ pub(crate) async fn serve(
         }
         drop(inputs);
     };
-    let driven = async { tokio::join!(drive(session, of_inputs, of_outputs), told) };
-    let (driven, told) = tokio::select! {
-        done = driven => done,
+    let driven = async { Ok(drive(session, of_inputs, of_outputs).await) };
+    let driven = async { tokio::try_join!(driven, told) };
+    let (driven, ()) = tokio::select! {
+        done = driven => done?,
         // Never: it goes on waiting once it has heard all.
         () = async { heard.await; std::future::pending().await } => return Ok(()),
     };
-    told?;
     if let Err(why) = driven {
         send(&mut writes, &wrapped(Err((why, 500)))).await?;
     }
@@ -137,17 +143,26 @@ async fn begin(agent: &AgentHandle, asked: Asked) -> Result<ExecSession, Refusal
 
 /// `None`: nothing that is known.
 fn input(value: &Value) -> Option<SessionInput> {
-    if let Some(stdin) = field(value, "stdin").filter(|stdin| !stdin.is_nil()) {
-        let close = field(stdin, "close").and_then(Value::as_bool).unwrap_or(false);
-        let data = field(stdin, "data").and_then(bytes).unwrap_or_default();
-        return Some(if close { SessionInput::End } else { SessionInput::Bytes(data.to_vec()) });
+    // Servers of 1.0 name fields as their program does, not as their JSON does.
+    let given = |of: &Value, names: [&str; 2]| {
+        let found = names.into_iter().find_map(|name| field(of, name)).cloned();
+        found.filter(|found| !found.is_nil())
+    };
+    if let Some(stdin) = given(value, ["Stdin", "stdin"]) {
+        let close = given(&stdin, ["Close", "close"]).and_then(|close| close.as_bool());
+        let data = given(&stdin, ["Data", "data"]);
+        let data = data.as_ref().and_then(bytes).unwrap_or_default().to_vec();
+        return Some(match close {
+            Some(true) => SessionInput::End,
+            _ => SessionInput::Bytes(data),
+        });
     }
-    if let Some(size) = field(value, "tty_size").filter(|size| !size.is_nil()) {
-        let number = |name| {
-            let number = field(size, name).and_then(Value::as_i64).unwrap_or_default();
-            u16::try_from(number).unwrap_or_default()
+    if let Some(size) = given(value, ["TtySize", "tty_size"]) {
+        let number = |names| {
+            let number = given(&size, names).and_then(|number| number.as_i64());
+            u16::try_from(number.unwrap_or_default()).unwrap_or_default()
         };
-        let (rows, columns) = (number("height"), number("width"));
+        let (rows, columns) = (number(["Height", "height"]), number(["Width", "width"]));
         return Some(SessionInput::Resize(TerminalSize { rows, columns }));
     }
     // A sign of life.
@@ -215,6 +230,31 @@ mod tests {
         assert_eq!(input(&size), Some(SessionInput::Resize(wanted)));
         assert_eq!(input(&map([] as [(&str, Value); 0])), Some(SessionInput::Bytes(Vec::new())));
         assert_eq!(input(&Value::Nil), None);
+    }
+
+    /// As a server of 1.0.18 sends them.
+    #[test]
+    fn input_is_read_in_the_names_that_servers_use() {
+        let unused = || {
+            let nothing = map([] as [(&str, Value); 0]);
+            vec![("XXX_NoUnkeyedLiteral", nothing), ("XXX_sizecache", 0.into())]
+        };
+        let frame = |stdin: Value, size: Value| {
+            let fields = [("Setup", Value::Nil), ("Stdin", stdin), ("TtySize", size)];
+            map(fields.into_iter().chain(unused()))
+        };
+        let stdin = |close: bool, data: Value| {
+            map([("Close", close.into()), ("Data", data)].into_iter().chain(unused()))
+        };
+        let typed = frame(stdin(false, "hello\n".into()), Value::Nil);
+        assert_eq!(input(&typed), Some(SessionInput::Bytes(b"hello\n".to_vec())));
+        let end = frame(stdin(true, Value::Nil), Value::Nil);
+        assert_eq!(input(&end), Some(SessionInput::End));
+        let size = map([("Height", 31.into()), ("Width", 97.into())].into_iter().chain(unused()));
+        let wanted = TerminalSize { rows: 31, columns: 97 };
+        assert_eq!(input(&frame(Value::Nil, size)), Some(SessionInput::Resize(wanted)));
+        let alive = frame(Value::Nil, Value::Nil);
+        assert_eq!(input(&alive), Some(SessionInput::Bytes(Vec::new())));
     }
 
     #[test]

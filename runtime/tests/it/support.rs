@@ -11,6 +11,7 @@ pub mod nomad;
 pub mod plugins;
 pub mod programs;
 pub mod signer;
+pub mod stock_job;
 pub mod system;
 
 use std::path::{Path, PathBuf};

@@ -52,6 +52,9 @@ pub const CLUSTER_READ_BYTES_MAX: usize = 4 * MIB as usize;
 pub const CLUSTER_BEAT_MIN: Duration = Duration::from_millis(250);
 /// See [`CLUSTER_BEAT_MIN`].
 pub const CLUSTER_BEAT_MAX: Duration = Duration::from_secs(600);
+/// How often whoever runs a command inside a task that prints nothing gets a sign of life: who has gone is
+/// found by it, as soon as Nomad's command line gives one of its own.
+pub const CLUSTER_EXEC_SIGN_PERIOD: Duration = Duration::from_secs(10);
 /// Events of a node that wait until servers hear of them; servers keep as many of each node.
 pub const CLUSTER_EVENTS_MAX: usize = 10;
 /// How long such an event waits for others.

@@ -116,6 +116,18 @@ impl AgentProcess {
         heard.flatten().unwrap_or_else(|| panic!("{text:?} was not said:\n{}", self.said))
     }
 
+    /// What it has said since somebody listened.
+    fn unread(&mut self) -> String {
+        use std::io::Read as _;
+        let stderr = self.stderr.get_ref();
+        let mut bytes = stderr.buffer().to_vec();
+        if let Ok(own) = std::os::fd::AsFd::as_fd(stderr.get_ref()).try_clone_to_owned() {
+            // It was killed: there is an end, or nothing more for now.
+            let _none_yet = std::fs::File::from(own).read_to_end(&mut bytes);
+        }
+        String::from_utf8_lossy(&bytes).into_owned()
+    }
+
     pub fn pid(&self) -> u32 {
         self.child.id().expect("it runs")
     }
@@ -196,5 +208,9 @@ impl Drop for AgentProcess {
     fn drop(&mut self) {
         // Before its tasks, which it would start again.
         let _ended_already = self.child.start_kill();
+        if std::thread::panicking() {
+            let unread = self.unread();
+            eprintln!("the agent said:\n{}{unread}", self.said);
+        }
     }
 }
