@@ -27,6 +27,7 @@ mod cluster_deploy;
 mod cluster_doc;
 mod cluster_exec;
 mod cluster_jobs;
+mod cluster_trouble;
 mod crash;
 mod crash_matrix;
 mod device_crash;

@@ -6,6 +6,7 @@ pub mod census;
 pub mod http;
 pub mod jobs;
 pub mod lateness;
+pub mod link;
 pub mod needs;
 pub mod nomad;
 pub mod plugins;
