@@ -24,14 +24,14 @@ async fn node(server: &NomadServer, config: &str) -> AgentProcess {
     agent
 }
 
-fn exec<'a>(flags: &[&'a str], alloc: &'a str, command: &[&'a str]) -> Vec<&'a str> {
+pub(crate) fn exec<'a>(flags: &[&'a str], alloc: &'a str, command: &[&'a str]) -> Vec<&'a str> {
     [&["alloc", "exec"], flags, &[alloc], command].concat()
 }
 
-const PIPES: [&str; 2] = ["-i=true", "-t=false"];
+pub(crate) const PIPES: [&str; 2] = ["-i=true", "-t=false"];
 
 /// The stock command line in a terminal of its own.
-struct Terminal {
+pub(crate) struct Terminal {
     ours: std::fs::File,
     said: Arc<Mutex<String>>,
     child: tokio::process::Child,
@@ -39,7 +39,7 @@ struct Terminal {
 }
 
 impl Terminal {
-    fn start(server: &NomadServer, rows: u16, columns: u16, args: &[&str]) -> Self {
+    pub(crate) fn start(server: &NomadServer, rows: u16, columns: u16, args: &[&str]) -> Self {
         let ours = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap();
         grantpt(&ours).unwrap();
         unlockpt(&ours).unwrap();
@@ -76,7 +76,7 @@ impl Terminal {
         tcsetwinsize(&self.ours, size).unwrap();
     }
 
-    fn types(&mut self, text: &str) {
+    pub(crate) fn types(&mut self, text: &str) {
         self.ours.write_all(text.as_bytes()).unwrap();
     }
 
@@ -84,14 +84,14 @@ impl Terminal {
         self.said.lock().unwrap().clone()
     }
 
-    async fn shows(&self, text: &str) {
+    pub(crate) async fn shows(&self, text: &str) {
         eventually(&format!("the terminal shows {text:?}: {:?}", self.said()), || {
             self.said().contains(text)
         })
         .await;
     }
 
-    async fn ends(mut self) -> (Option<i32>, String) {
+    pub(crate) async fn ends(mut self) -> (Option<i32>, String) {
         let ended = ostler_model::clock::timeout(crate::support::PATIENCE, self.child.wait()).await;
         let code = ended.unwrap_or_else(|| panic!("it ends: {:?}", self.said())).unwrap().code();
         let (reader, said) = (self.reader, self.said);

@@ -40,11 +40,11 @@ const WRONG_MAX: usize = 12;
 /// Histories at a time.
 const SIDE_BY_SIDE: usize = 3;
 
-fn number(name: &str) -> Option<u64> {
+pub(crate) fn number(name: &str) -> Option<u64> {
     std::env::var(name).ok()?.parse().ok()
 }
 
-fn soak() -> bool {
+pub(crate) fn soak() -> bool {
     std::env::var_os("OSTLER_SOAK").is_some_and(|value| value == "1")
 }
 

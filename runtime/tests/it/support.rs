@@ -6,6 +6,7 @@ pub mod census;
 pub mod http;
 pub mod jobs;
 pub mod lateness;
+pub mod ledger;
 pub mod link;
 pub mod needs;
 pub mod nomad;

@@ -155,11 +155,6 @@ impl NomadServer {
         path
     }
 
-    /// What it has logged.
-    pub fn log(&self) -> String {
-        std::fs::read_to_string(self.agent.dir.path().join("log")).unwrap_or_default()
-    }
-
     /// The stock command line with these arguments.
     pub fn command(&self, args: &[&str]) -> tokio::process::Command {
         let mut command = tokio::process::Command::new(&self.agent.program);
@@ -299,6 +294,13 @@ impl NomadServer {
         panic!("{job}, {what}: {last:#?}\n{deployment:?}");
     }
 
+    /// An allocation of a job that is to run and runs, when there is one.
+    pub async fn running_one(&self, job: &str) -> Alloc {
+        let runs = |alloc: &&Alloc| (alloc.desired(), alloc.status()) == ("run", "running");
+        let allocs = self.allocs(job, "one runs", |allocs| allocs.iter().any(|one| runs(&one)));
+        allocs.await.iter().find(runs).unwrap().clone()
+    }
+
     /// The only allocation of a job that is to run, when it runs.
     pub async fn running(&self, job: &str) -> Alloc {
         let wanted = |alloc: &&Alloc| alloc.desired() == "run";
@@ -390,10 +392,6 @@ impl NomadClient {
 
     pub fn dir(&self) -> &Path {
         self.0.dir.path()
-    }
-
-    pub fn log(&self) -> String {
-        std::fs::read_to_string(self.0.dir.path().join("log")).unwrap_or_default()
     }
 }
 

@@ -31,10 +31,6 @@ impl<'a> StockJob<'a> {
     pub const fn batch(name: &'a str, script: &'a str) -> Self {
         Self { kind: "batch", ..Self::service(name, script) }
     }
-
-    pub const fn system(name: &'a str, script: &'a str) -> Self {
-        Self { kind: "system", ..Self::service(name, script) }
-    }
 }
 
 impl fmt::Display for StockJob<'_> {

@@ -1,0 +1,209 @@
+//! Plugins of a stock Nomad client beside a server of its own, where `NOMAD_BIN` names the program: what people
+//! ask of running tasks, and random kills of the client, of its plugins and of the server.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use ostler_model::rng::Rng;
+use rustix::process::{Pid, Signal, kill_process};
+
+use crate::cluster_exec::{PIPES, Terminal, exec};
+use crate::histories::{number, soak};
+use crate::support::OSTLER;
+use crate::support::ledger::Ledger;
+use crate::support::nomad::{Alloc, NomadClient, NomadServer, SHORT_BEATS};
+use crate::support::stock_job::StockJob;
+use crate::support::system::{eventually, runs, until};
+
+/// A stock client whose plugins are ours, and its server.
+struct Scene {
+    server: NomadServer,
+    client: NomadClient,
+    /// Of the plugins. What runs there ends with this.
+    dir: tempfile::TempDir,
+}
+
+const PLUGINS: [&str; 2] = ["raw_exec", "exec"];
+
+impl Drop for Scene {
+    fn drop(&mut self) {
+        for pid in crate::support::system::processes_of(self.dir.path()) {
+            kill(pid);
+        }
+    }
+}
+
+fn kill(pid: u32) {
+    let pid = i32::try_from(pid).ok().and_then(Pid::from_raw).unwrap();
+    let _gone = kill_process(pid, Signal::KILL);
+}
+
+impl Scene {
+    async fn new() -> Option<Self> {
+        let server = NomadServer::start_with(SHORT_BEATS).await?;
+        let dir = tempfile::tempdir().unwrap();
+        let plugins = dir.path().join("plugins");
+        std::fs::create_dir(&plugins).unwrap();
+        let mut config = format!("plugin_dir = \"{}\"\n", plugins.display());
+        for name in PLUGINS {
+            std::os::unix::fs::symlink(OSTLER, plugins.join(format!("ostler-{name}"))).unwrap();
+            config += &format!(
+                "plugin \"ostler-{name}\" {{\n args = [\"nomad-plugin\", \"--driver\", \"{name}\", \
+                 \"--data-dir\", \"{}\"]\n}}\n",
+                dir.path().join(name).display()
+            );
+        }
+        let client = NomadClient::start("stock", &server, server.rpc, &config).await;
+        let healthy = |nodes: &serde_json::Value| {
+            PLUGINS.iter().all(|name| nodes[0]["Drivers"][name]["Healthy"] == true)
+        };
+        server.until("healthy drivers", "/v1/nodes", healthy).await;
+        Some(Self { server, client, dir })
+    }
+
+    fn program(&self, name: &str) -> PathBuf {
+        self.dir.path().join("plugins").join(format!("ostler-{name}"))
+    }
+
+    /// The process of a plugin that serves the client.
+    fn plugin(&self, name: &str) -> Option<u32> {
+        let program = self.program(name).to_str().unwrap().as_bytes().to_vec();
+        let pids = std::fs::read_dir("/proc").unwrap().flatten();
+        let mut pids = pids.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
+        pids.find(|pid| {
+            std::fs::read(format!("/proc/{pid}/cmdline"))
+                .is_ok_and(|line| line.starts_with(&program))
+                && runs(*pid)
+        })
+    }
+}
+
+#[tokio::test]
+async fn people_reach_tasks_of_our_drivers_through_a_stock_client() {
+    let Some(scene) = Scene::new().await else { return };
+    let server = &scene.server;
+    for driver in PLUGINS {
+        let script = "trap 'echo told' USR1; echo up; while true; do sleep 0.1; done";
+        let job = StockJob { driver, ..StockJob::service(driver, script) };
+        server.register(&job.to_string()).await;
+        let alloc = server.running(driver).await;
+        let id = alloc.id();
+        let command = ["/bin/sh", "-c", "read line; echo out $line; echo err >&2; exit 7"];
+        let ended = server.said(&exec(&PIPES, id, &command), b"hello\n").await;
+        let said = (ended.code, ended.stdout.as_str(), ended.stderr.as_str());
+        assert_eq!(said, (Some(7), "out hello\n", "err\n"), "{driver}");
+        let mut terminal = Terminal::start(server, 31, 97, &exec(&["-i", "-t"], id, &["/bin/sh"]));
+        terminal.types("echo first=$(stty size)\r");
+        terminal.shows("first=31 97").await;
+        terminal.types("exit 9\r");
+        let (code, said) = terminal.ends().await;
+        assert_eq!(code, Some(9), "{driver}: {said:?}");
+
+        server.prints(&["alloc", "logs", "-f", id], "up").await;
+        server.does(&["alloc", "signal", "-s", "SIGUSR1", id]).await;
+        server.prints(&["alloc", "logs", "-f", id], "told").await;
+        let measured = async || {
+            let said = server.does(&["alloc", "status", "-stats", id]).await;
+            said.contains("Memory Stats") && said.contains("CPU Stats")
+        };
+        until("its use is measured", measured).await;
+        server.does(&["alloc", "restart", id]).await;
+        let twice = async || server.does(&["alloc", "logs", id]).await.matches("up").count() == 2;
+        until("it has started again", twice).await;
+        assert!(server.does(&["alloc", "fs", id, "t/"]).await.contains("local/"));
+        server.does(&["job", "stop", "-detach", driver]).await;
+        let over = |allocs: &[Alloc]| allocs.iter().all(|alloc| alloc.status() == "complete");
+        server.allocs(driver, "it is over", over).await;
+    }
+}
+
+#[tokio::test]
+async fn a_stock_client_that_is_killed_finds_its_tasks_again() {
+    let Some(mut scene) = Scene::new().await else { return };
+    let mut pids = Vec::new();
+    for driver in PLUGINS {
+        let job = StockJob {
+            driver,
+            ..StockJob::service(driver, "echo $$ > local/pid; exec sleep 3600")
+        };
+        scene.server.register(&job.to_string()).await;
+        let alloc = scene.server.running(driver).await;
+        let task = scene.client.dir().join("state/alloc").join(alloc.id()).join("t");
+        let inside = crate::support::system::pid_in(&task.join("local/pid")).await;
+        // Inside of an isolated task numbers are others.
+        let sleeps = || {
+            let all = crate::support::system::processes_of(&task);
+            all.into_iter().find(|pid| {
+                std::fs::read(format!("/proc/{pid}/cmdline"))
+                    .is_ok_and(|line| line.starts_with(b"sleep\03600"))
+            })
+        };
+        eventually("it sleeps", || sleeps().is_some()).await;
+        let pid = sleeps().unwrap();
+        assert_eq!(inside == pid, driver == "raw_exec", "{driver}: {inside}, {pid}");
+        pids.push((alloc, pid));
+    }
+    scene.client.kill().await;
+    for name in PLUGINS {
+        if let Some(plugin) = scene.plugin(name) {
+            kill(plugin);
+        }
+    }
+    scene.server.node("stock", "down").await;
+    assert!(pids.iter().all(|(_, pid)| runs(*pid)), "tasks need neither of them");
+    scene.client.start_again();
+    scene.server.node("stock", "ready").await;
+    for (driver, (_, pid)) in PLUGINS.iter().zip(&pids) {
+        scene.server.running(driver).await;
+        scene.server.does(&["job", "stop", "-detach", driver]).await;
+        eventually("it ends", || !runs(*pid)).await;
+    }
+}
+
+#[tokio::test]
+async fn nothing_is_lost_doubled_or_left_over_after_random_kills_around_plugins() {
+    let kills = number("OSTLER_KILLS").unwrap_or(if soak() { 100 } else { 10 });
+    let seed = number("OSTLER_SEED").unwrap_or_else(|| Rng::system().next_u64());
+    let Some(mut scene) = Scene::new().await else { return };
+    eprintln!("OSTLER_SEED={seed}");
+    let (rng, mut ledger) = (Rng::seeded(seed), Ledger::new());
+    let chance = async |most| {
+        ostler_model::clock::sleep(Duration::from_millis(rng.below(most))).await;
+    };
+    ledger.service(&scene.server).await;
+    for count in 1..=kills {
+        ledger.work(&scene.server).await;
+        chance(1_500).await;
+        let drawn = rng.below(4);
+        eprintln!(
+            "{count}: {}",
+            ["plugin", "plugin", "client", "server"][usize::try_from(drawn).unwrap()]
+        );
+        match drawn {
+            0 | 1 => {
+                if let Some(plugin) = scene.plugin("raw_exec") {
+                    kill(plugin);
+                }
+            }
+            2 => {
+                scene.client.kill().await;
+                chance(4_000).await;
+                scene.client.start_again();
+            }
+            _ => {
+                scene.server.kill().await;
+                chance(4_000).await;
+                scene.server.start_again().await;
+            }
+        }
+        if count % 10 == 0 || count == kills {
+            scene.server.node("stock", "ready").await;
+            ledger.comes_to_rest(&scene.server).await;
+        }
+    }
+    let stops = async || {
+        scene.server.does(&["job", "stop", "-detach", "service"]).await;
+        ledger.live().is_empty()
+    };
+    until("nothing is left", stops).await;
+}
