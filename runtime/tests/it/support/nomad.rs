@@ -406,5 +406,11 @@ impl Drop for NomadClient {
                 pid.map(|pid| rustix::process::kill_process(pid, rustix::process::Signal::KILL));
             let _ended_already = killed;
         }
+        // It mounts the secrets of each task, and leaves them so.
+        let mounts = std::fs::read_to_string("/proc/mounts").unwrap_or_default();
+        let places = mounts.lines().filter_map(|line| line.split_whitespace().nth(1));
+        for place in places.filter(|place| Path::new(place).starts_with(self.0.dir.path())) {
+            let _gone = rustix::mount::unmount(place, rustix::mount::UnmountFlags::DETACH);
+        }
     }
 }
