@@ -24,6 +24,7 @@ mod phases;
 pub(crate) mod remove;
 pub mod runner;
 pub mod size;
+pub mod snapshot;
 pub mod status;
 pub mod update;
 

@@ -62,7 +62,7 @@ pub enum MovedDir {
 
 impl MovedDir {
     /// The directory it lies in, and its name there.
-    fn place(&self) -> (&str, &'static str) {
+    pub(super) fn place(&self) -> (&str, &'static str) {
         match self {
             Self::Data => (SHARED, "data"),
             Self::Local(task) => (task.as_str(), "local"),
