@@ -141,6 +141,7 @@ async fn begin(place: &Place, config: AgentConfig) -> Result<(Begun, ApiServer),
         code_dir: place.code_dir(),
         clock: Clock::system(),
         rng: Rng::system(),
+        other_nodes: None,
     };
     let begun = Agent::begin(options).await;
     let begun = begun.map_err(|error| StartError::Agent(causes::chain(&error)))?;
