@@ -22,6 +22,7 @@ pub mod rpc;
 pub mod servers;
 pub mod session;
 pub mod tls;
+pub mod tls_nodes;
 pub mod updates;
 pub mod wanted;
 
