@@ -18,6 +18,7 @@ pub mod go_time;
 pub mod join_check;
 pub mod msgpack;
 mod node_events;
+pub mod previous;
 pub mod rpc;
 pub mod servers;
 pub mod session;

@@ -142,6 +142,7 @@ const PURE: &[&str] = &[
     "cluster/described.rs",
     "cluster/go_time.rs",
     "cluster/msgpack.rs",
+    "cluster/previous.rs",
     "cluster/rpc.rs",
     "cluster/updates.rs",
     "cluster/wanted.rs",
