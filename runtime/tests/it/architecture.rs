@@ -138,6 +138,7 @@ const NOTHING: [String; 0] = [];
 const PURE: &[&str] = &[
     "agent/held/decide.rs",
     "agent/upgrade/step.rs",
+    "cluster-agent/disk_asked.rs",
     "cluster/assigned.rs",
     "cluster/described.rs",
     "cluster/go_time.rs",
@@ -171,8 +172,10 @@ const PURE: &[&str] = &[
     "jobspec/keys",
     "jobspec/text.rs",
     "lifecycle/alloc/coordinator.rs",
+    "lifecycle/alloc/fetch_tries.rs",
     "lifecycle/alloc/health",
     "lifecycle/alloc/machine",
+    "lifecycle/alloc/snapshot/place.rs",
     "lifecycle/alloc/status.rs",
     "lifecycle/alloc/update.rs",
     "lifecycle/task/env.rs",

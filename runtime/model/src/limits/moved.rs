@@ -40,3 +40,33 @@ pub const DISK_FETCH_WALL_MAX: Duration = Duration::from_secs(2 * 3_600);
 pub const DISK_FETCH_SILENCE_MAX: Duration = Duration::from_secs(60);
 /// From one word on how much was fetched to the next.
 pub const DISK_FETCH_TOLD_EVERY: Duration = Duration::from_secs(3);
+
+/// Questions to servers for previous allocations on other nodes that are open at once: each has a stream.
+pub const PREVIOUS_ASKED_AT_ONCE_MAX: usize = 16;
+/// How long a server may hold such a question: then it is another one's turn.
+pub const PREVIOUS_HOLD: Duration = Duration::from_secs(30);
+/// How long a fetch waits for this node to have joined its cluster: as long as an agent may take to be ready.
+pub const DISK_FETCH_JOINED_WALL: Duration = Duration::from_secs(120);
+
+/// Port on which disks are served where none is given; Nomad's.
+pub const DISK_SERVED_PORT: u16 = 4646;
+/// Connections at once of those who want a disk.
+pub const DISK_SERVED_CONNECTIONS_MAX: usize = 64;
+/// Disks that are sent at once: more only share the network and the disk.
+pub const DISK_SERVED_AT_ONCE_MAX: usize = 8;
+/// How long agreeing on TLS and the head of a request may take.
+pub const DISK_SERVED_HEAD_WALL: Duration = Duration::from_secs(10);
+/// Longest head of a request, bytes: a path and a token. What reads it has no less.
+pub const DISK_SERVED_HEAD_BYTES_MAX: usize = 8 * 1_024;
+/// Most headers of a request.
+pub const DISK_SERVED_HEADERS_MAX: usize = 32;
+/// How long whoever fetches a disk may take nothing of it.
+pub const DISK_SERVED_WRITE_WALL: Duration = Duration::from_secs(60);
+/// How long an allocation that is about to end is waited for: servers know that it is over before its last
+/// process has gone.
+pub const DISK_SERVED_END_WALL: Duration = Duration::from_secs(30);
+/// First and longest pause before the port is tried again, where it cannot be had.
+pub const DISK_SERVED_RETRY: std::ops::RangeInclusive<Duration> =
+    Duration::from_secs(1)..=Duration::from_secs(60);
+/// Longest head of an answer of a node that sends a disk, bytes.
+pub const DISK_ANSWER_HEAD_BYTES_MAX: usize = 16 * 1_024;
