@@ -71,7 +71,7 @@ impl Allocs for AgentHandle {
             // Of one that is left to the next agent tasks may run.
             let over = |phase: &AllocPhase| phase.ended() && *phase != AllocPhase::Left;
             let waited = clock::timeout(DISK_SERVED_END_WALL, phase.wait_for(over)).await;
-            if !waited.is_some_and(|ended| ended.is_ok()) {
+            if waited.is_none_or(|ended| ended.is_err()) {
                 return Err(NotEnded::Runs);
             }
             let tasks = view.allocation.task_group().map(|group| group.tasks.as_slice());
