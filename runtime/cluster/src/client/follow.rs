@@ -23,6 +23,7 @@ use super::{Client, EnterError, Pauses};
 use crate::assigned;
 use crate::msgpack::Value;
 use crate::rpc::{field, text};
+use crate::servers::ClientAllocs;
 use crate::wanted::WantedAllocs;
 
 /// What is known between two answers.
@@ -57,7 +58,7 @@ pub(super) async fn run(client: &Client) {
             }
         };
         let mut followed = match answer {
-            Ok((index, listed)) => follower.answered(index, listed).await,
+            Ok(listed) => follower.answered(listed).await,
             Err(error) => Err(error),
         };
         // What was listed is carried out before anything newer is asked for: nothing newer may come.
@@ -71,7 +72,7 @@ pub(super) async fn run(client: &Client) {
 }
 
 impl Client {
-    async fn listed(&self, index: u64) -> Result<(u64, BTreeMap<AllocId, u64>), String> {
+    async fn listed(&self, index: u64) -> Result<ClientAllocs, String> {
         let calls = self.calls(Line::Follow).await.map_err(|error| causes::chain(&error))?;
         let secret = &self.options.secret;
         let listed = calls.client_allocs(self.id, secret, index).await;
@@ -80,10 +81,13 @@ impl Client {
 }
 
 impl Follower<'_> {
-    async fn answered(&mut self, index: u64, listed: BTreeMap<AllocId, u64>) -> Result<(), String> {
+    async fn answered(&mut self, listed: ClientAllocs) -> Result<(), String> {
+        let ClientAllocs { index, allocs: listed, migrate_tokens } = listed;
         let here = self.client.node.assigned();
         let here: BTreeSet<_> = here.into_iter().map(|(id, _)| id).collect();
         let Some(todo) = self.wanted.listed(index, listed, &here) else { return Ok(()) };
+        // Before what they are for begins.
+        self.client.migrate_tokens.send_replace(Some(migrate_tokens));
         self.waiting.retain(|id, _| self.wanted.wants(*id));
         self.gone.extend(todo.gone);
         let kept = |id| self.wanted.wants(id) || here.contains(&id);

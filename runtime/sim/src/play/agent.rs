@@ -116,6 +116,7 @@ impl Agent {
             rng,
             recorded_index: recorded.index(),
             holds: Holds::default(),
+            other_nodes: None,
         });
         devices.set_book(control.ledger_book());
         if let Some(first) = devices.add(SimDevices { world: world.clone(), name }) {
