@@ -26,3 +26,8 @@ pub mod updates;
 pub mod wanted;
 
 pub use credentials::Standing;
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, clippy::expect_used, reason = "tests")]
+#[path = "recorded_tests.rs"]
+mod recorded_tests;

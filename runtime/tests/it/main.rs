@@ -74,4 +74,5 @@ mod supervise;
 mod tasks;
 mod trust;
 mod upgrade;
+mod wire;
 mod worker;
