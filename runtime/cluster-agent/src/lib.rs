@@ -10,6 +10,7 @@
 mod asked;
 mod bridge;
 mod exec;
+pub mod fuzz;
 mod node;
 
 use std::sync::Arc;

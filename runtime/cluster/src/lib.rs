@@ -14,6 +14,7 @@ mod credentials;
 pub mod described;
 pub mod dial;
 mod disconnect;
+pub mod fuzz;
 pub mod go_time;
 pub mod join_check;
 pub mod msgpack;
