@@ -30,6 +30,7 @@ mod cluster_exec;
 mod cluster_jobs;
 mod cluster_kills;
 mod cluster_trouble;
+mod cluster_trust;
 mod crash;
 mod crash_matrix;
 mod device_crash;
