@@ -10,6 +10,7 @@ mod choice;
 mod held;
 mod messages;
 mod node;
+mod outside;
 mod proxy;
 mod recording;
 mod requests;
