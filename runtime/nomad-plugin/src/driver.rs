@@ -5,6 +5,7 @@
 //! RecoverTask ─ handle ─► tasks: adopt, ask the driver        WaitTask, StopTask, … ─► tasks
 //! ```
 
+mod earlier;
 mod exec;
 mod fingerprint;
 mod record;

@@ -8,8 +8,6 @@
 //!              └ lost, or the driver does not know it ─► whatever is left of it is ended: Nomad starts anew
 //! ```
 
-mod earlier;
-
 use std::collections::{HashMap, HashSet};
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -42,26 +40,26 @@ const KILLED: u32 = 9;
 
 /// See the module.
 pub(crate) struct Tasks {
-    driver: Arc<dyn Driver>,
+    pub(super) driver: Arc<dyn Driver>,
     schema: String,
     /// Keeps the data directory and the services.
-    live: LivePlugin,
-    records: Records,
+    pub(super) live: LivePlugin,
+    pub(super) records: Records,
     fingerprints: Fingerprints,
-    events: EventSender,
+    pub(super) events: EventSender,
     clock: Clock,
     table: Mutex<Table>,
 }
 
 #[derive(Default)]
-struct Table {
-    tasks: HashMap<String, Arc<Task>>,
+pub(super) struct Table {
+    pub(super) tasks: HashMap<String, Arc<Task>>,
     /// Being started or recovered.
     coming: HashSet<String>,
 }
 
 /// A task that is being started or recovered, by nobody else meanwhile.
-struct Turn<'a> {
+pub(super) struct Turn<'a> {
     tasks: &'a Tasks,
     id: &'a str,
 }
@@ -96,7 +94,7 @@ impl Tasks {
         })
     }
 
-    fn table(&self) -> MutexGuard<'_, Table> {
+    pub(super) fn table(&self) -> MutexGuard<'_, Table> {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -120,7 +118,7 @@ impl Tasks {
         self.table().tasks.get(id).cloned().ok_or_else(refused::unknown_task)
     }
 
-    fn turn<'a>(&'a self, id: &'a str) -> Result<Turn<'a>, Status> {
+    pub(super) fn turn<'a>(&'a self, id: &'a str) -> Result<Turn<'a>, Status> {
         if !self.table().coming.insert(id.to_owned()) {
             return Err(refused::start("the task is being started already".to_owned(), true));
         }
@@ -218,7 +216,7 @@ impl Tasks {
     }
 
     /// Follow a task that runs to its end.
-    fn watch(self: &Arc<Self>, task: Task) {
+    pub(super) fn watch(self: &Arc<Self>, task: Task) {
         let task = Arc::new(task);
         self.table().tasks.insert(task.id.clone(), Arc::clone(&task));
         let (this, watched) = (Arc::clone(self), task);
@@ -277,7 +275,7 @@ impl Tasks {
     }
 
     /// A call of the driver, which has a deadline of its own.
-    async fn bounded<T>(
+    pub(super) async fn bounded<T>(
         &self,
         call: BoxFuture<'_, Result<T, PluginCallError>>,
     ) -> Result<T, PluginCallError> {
@@ -387,7 +385,7 @@ impl Tasks {
     }
 
     /// Nothing of a run is known any more.
-    async fn forget(&self, run: &ostler_model::ids::RunId) {
+    pub(super) async fn forget(&self, run: &ostler_model::ids::RunId) {
         self.live.workloads.kill_run(run);
         self.live.workloads.forget_run(run);
         let (records, run) = (self.records.clone(), run.clone());

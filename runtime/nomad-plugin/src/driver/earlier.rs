@@ -4,10 +4,10 @@ use std::sync::Arc;
 
 use tonic::Status;
 
-use super::Tasks;
-use crate::driver::record::{RunKept, Spawned, VERSION};
-use crate::driver::task::Task;
-use crate::driver::{refused, said};
+use super::record::{RunKept, Spawned, VERSION};
+use super::task::Task;
+use super::tasks::Tasks;
+use super::{refused, said};
 use crate::proto::driver as wire;
 use ostler_model::clock;
 use ostler_model::limits::{NOMAD_RECOVER_PAUSE, NOMAD_RECOVER_TRIES};
