@@ -70,11 +70,22 @@ struct Client {
     updates: Mutex<AllocUpdates>,
     /// Something is to be told that no change of the agent tells of.
     news: Notify,
-    /// The servers know this node.
-    registered: watch::Sender<bool>,
+    /// How far the servers and this node know each other.
+    progress: watch::Sender<Progress>,
     credentials: Mutex<Credentials>,
     /// Since a server was heard last; since the begin before the first.
     heard: watch::Sender<Stopwatch>,
+}
+
+/// See [`Client::progress`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Progress {
+    /// Not at all.
+    Nothing,
+    /// The servers know this node.
+    Registered,
+    /// This node knows what they want of it, or tried to: what they count as over is not told to run.
+    CaughtUp,
 }
 
 impl Client {
@@ -94,9 +105,26 @@ impl Client {
 
     /// Wait until the servers know this node.
     async fn is_registered(&self) {
-        let mut registered = self.registered.subscribe();
+        self.is_at(Progress::Registered).await;
+    }
+
+    /// Wait until this node has asked them what they want.
+    async fn caught_up(&self) {
+        self.is_at(Progress::CaughtUp).await;
+    }
+
+    async fn is_at(&self, least: Progress) {
+        let mut progress = self.progress.subscribe();
         // The sender is held by `self`.
-        let _gone = registered.wait_for(|registered| *registered).await;
+        let _gone = progress.wait_for(|progress| *progress >= least).await;
+    }
+
+    fn comes_to(&self, progress: Progress) {
+        self.progress.send_if_modified(|now| {
+            let further = *now < progress;
+            *now = progress.max(*now);
+            further
+        });
     }
 }
 
@@ -113,12 +141,13 @@ pub async fn run(
     let updates = Mutex::new(AllocUpdates::new(node.acknowledged(&here)));
     let id = node.views().borrow().id;
     let links = Links::new(&options, door, arrived);
-    let (registered, _) = watch::channel(false);
+    let (progress, _) = watch::channel(Progress::Nothing);
     let ClusterOptions { secret, introduction, standing, .. } = options.clone();
     let credentials = Mutex::new(Credentials::new(secret, introduction, standing));
     let (heard, _) = watch::channel(Stopwatch::start());
     let news = Notify::new();
-    let client = Client { node, id, options, links, updates, news, registered, credentials, heard };
+    let client = Client { node, id, options, links, updates, news, progress, credentials, heard };
+    let client = Arc::new(client);
     let loops = async {
         tokio::join!(
             live::run(&client),

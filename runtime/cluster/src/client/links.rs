@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use ostler_model::limits::{
-    CLUSTER_ANSWER_BYTES_MAX, CLUSTER_SERVERS_MAX, CLUSTER_STEP_WALL_DEFAULT,
+    CLUSTER_ANSWER_BYTES_MAX, CLUSTER_SERVERS_MAX, CLUSTER_STEP_WALL_DEFAULT, CLUSTER_TELL_WALL,
 };
 use tokio::sync::mpsc;
 
@@ -75,21 +75,27 @@ impl Links {
             Some(link) => link,
             none => none.insert(self.dial().await?),
         };
-        // A stream ends when what came on it cannot be read.
+        // A stream ends before its connection when what came on it cannot be read, or a call was late.
         if let Some(calls) = link.lines.get(&line).filter(|calls| calls.stands()) {
             return Ok(calls.clone());
         }
         let caller = Caller::open(&link.session, CLUSTER_ANSWER_BYTES_MAX).await;
         let caller = caller.map_err(DialError::Ended)?;
-        let (region, wall) = (self.options.region.clone(), CLUSTER_STEP_WALL_DEFAULT);
+        let region = self.options.region.clone();
+        let wall = match line {
+            Line::Tell => CLUSTER_TELL_WALL,
+            Line::Live | Line::Follow | Line::Pull => CLUSTER_STEP_WALL_DEFAULT,
+        };
         let calls = ServerCalls::new(caller, region, String::new(), wall);
         link.lines.insert(line, calls.clone());
         Ok(calls)
     }
 
-    /// A call failed: the next one is made to another server.
+    /// A call failed: the next one is made to another server, and nobody waits for this one any more.
     pub(super) async fn give_up(&self) {
-        *self.link.lock().await = None;
+        if let Some(link) = self.link.lock().await.take() {
+            link.session.give_up();
+        }
     }
 
     /// Servers that a server has named are tried too.
