@@ -19,6 +19,7 @@ use crate::caller::Caller;
 use crate::dial::DialError;
 use crate::servers::ServerCalls;
 use crate::session::{Arrivals, Session};
+use ostler_model::rng::Rng;
 use ostler_model::server_address::ServerAddress;
 
 /// Who calls.
@@ -57,7 +58,11 @@ impl Links {
         door: Arc<dyn ServerDoor>,
         arrivals: mpsc::Sender<Arrivals>,
     ) -> Self {
-        let servers = Mutex::new(options.servers.iter().cloned().collect());
+        let mut servers = VecDeque::new();
+        for server in &options.servers {
+            insert(&mut servers, server.clone(), &options.rng);
+        }
+        let servers = Mutex::new(servers);
         let link = tokio::sync::Mutex::default();
         Self { options: options.clone(), door, servers, link, arrivals }
     }
@@ -105,7 +110,7 @@ impl Links {
         servers.retain(|known| self.options.servers.contains(known) || named.contains(known));
         for server in named {
             if !servers.contains(&server) && servers.len() < CLUSTER_SERVERS_MAX {
-                servers.push_back(server);
+                insert(&mut servers, server, &self.options.rng);
             }
         }
     }
@@ -125,5 +130,34 @@ impl Links {
         // another one.
         drop(self.arrivals.try_send(arrivals));
         Ok(Link { session, lines: BTreeMap::new() })
+    }
+}
+
+/// At any place: the nodes of a cluster have the same list, and are not to go to the same server all at once.
+fn insert(servers: &mut VecDeque<ServerAddress>, server: ServerAddress, rng: &Rng) {
+    let places = u64::try_from(servers.len()).unwrap_or(u64::MAX).saturating_add(1);
+    let at = usize::try_from(rng.below(places)).unwrap_or(0).min(servers.len());
+    servers.insert(at, server);
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    #[test]
+    fn nodes_with_one_list_begin_with_different_servers_and_try_each() {
+        let all: Vec<_> = ["s1", "s2", "s3"].map(|name| name.parse().unwrap()).into();
+        let mut first = [0; 3];
+        for node in 0..300 {
+            let (mut servers, rng) = (VecDeque::new(), Rng::seeded(node));
+            all.iter().cloned().for_each(|server| insert(&mut servers, server, &rng));
+            let at = all.iter().position(|server| *server == servers[0]).unwrap();
+            first[at] += 1;
+            let tried: BTreeSet<_> = servers.iter().map(ToString::to_string).collect();
+            assert_eq!(tried.len(), 3);
+        }
+        assert!(first.iter().all(|nodes| (70..130).contains(nodes)), "{first:?}");
     }
 }
