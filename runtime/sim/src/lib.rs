@@ -9,12 +9,16 @@
 //! May not: stand in for a decision of the node. What it plays is scripted, what it checks is in
 //! `checks`, `play/rest.rs` and `play/stops.rs`.
 //!
+//! `joined` has such a node with servers: see there.
+//!
 //! Start reading at `play.rs` (one history), then `world.rs` (what outlives an agent).
 
 pub mod checks;
 mod devices;
 mod drivers;
 pub mod files;
+pub mod history;
+pub mod joined;
 pub mod plan;
 pub mod play;
 pub mod shrink;
