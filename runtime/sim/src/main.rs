@@ -4,6 +4,7 @@
 //! ostler-sim run --seeds 0..2000      plays them on all cores; a failure is shrunk and printed
 //! ostler-sim replay 17                plays one and prints what happens
 //! … --joined                          the same of a node that Nomad's servers have
+//! ostler-sim scale --nodes 1000       what so many nodes cost their servers
 //! ```
 
 use std::io::Write as _;
@@ -18,6 +19,7 @@ use clap::{Parser, Subcommand};
 
 use ostler_sim::history::History;
 use ostler_sim::play::{Failure, Played};
+use ostler_sim::scale::{self, ScalePlan};
 
 /// Play whole nodes from seeds, on virtual time.
 #[derive(Parser)]
@@ -47,6 +49,25 @@ enum Command {
         #[arg(long, default_value_t = 10)]
         failures: u64,
     },
+    /// Play a cluster of many nodes and print what they cost its servers. Calls come from the
+    /// seed; memory, wall time and some bytes of connections are the machine's.
+    Scale {
+        /// Nodes.
+        #[arg(long, default_value_t = 1_000)]
+        nodes: usize,
+        /// Allocations that they run.
+        #[arg(long, default_value_t = 10_000)]
+        allocs: usize,
+        /// What is random comes from it.
+        #[arg(long, default_value_t = 1)]
+        seed: u64,
+        /// Print JSON instead of tables.
+        #[arg(long)]
+        json: bool,
+        /// Draw the bytes of each phase into this file, too.
+        #[arg(long)]
+        svg: Option<PathBuf>,
+    },
     /// Play one seed and print what happens.
     Replay {
         /// Which.
@@ -75,18 +96,39 @@ fn main() -> Result<ExitCode> {
             let cores = std::thread::available_parallelism().map_or(1, usize::from);
             run(seeds, joined, threads.unwrap_or(cores), resume.as_deref(), failures)
         }
+        Command::Scale { nodes, allocs, seed, json, svg } => {
+            scale(&ScalePlan { nodes, allocs, seed }, json, svg.as_deref())
+        }
         Command::Replay { seed, joined, whole, log } => replay(seed, joined, whole, log),
     }
 }
 
-fn one(history: &History) -> Result<Played, Box<Failure>> {
+/// A directory in memory where there is one.
+fn directory() -> std::io::Result<tempfile::TempDir> {
     let shm = std::path::Path::new("/dev/shm");
-    let dir = match tempfile::Builder::new().prefix("ostler-sim-").tempdir_in(shm) {
+    match tempfile::Builder::new().prefix("ostler-sim-").tempdir_in(shm) {
         Ok(dir) => Ok(dir),
         Err(_) => tempfile::tempdir(),
-    };
+    }
+}
+
+fn scale(plan: &ScalePlan, json: bool, svg: Option<&std::path::Path>) -> Result<ExitCode> {
+    let dir = directory()?;
+    let report = scale::play(plan, dir.path()).map_err(anyhow::Error::msg)?;
+    match json {
+        true => println!("{:#}", report.json()),
+        false => print!("{}\n{}", report.text(), report.measured_text()),
+    }
+    if let Some(path) = svg {
+        let drawn = std::fs::write(path, scale::picture::svg(&report));
+        drawn.with_context(|| format!("cannot write {}", path.display()))?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn one(history: &History) -> Result<Played, Box<Failure>> {
     let failed = |what: String| Box::new(Failure { what, journal: Vec::new() });
-    let dir = dir.map_err(|error| failed(error.to_string()))?;
+    let dir = directory().map_err(|error| failed(error.to_string()))?;
     history.play(dir.path())
 }
 
