@@ -5,7 +5,10 @@
 //! - `plugin`: the same with the driver `raw_exec` of a stock client: Nomad's own, and Ostler's as an external
 //!   plugin (`ostler nomad-plugin`); and of that the call `StartTask` by the events of the task.
 //!
-//! What the server itself takes (its evaluation, its plan, two commits) is in all of them.
+//! - `idle`: what both nodes send to the server and get from it while nothing happens: payload of their
+//!   connections as the kernel counts it (`ss`, of Debian's `iproute2`).
+//!
+//! What the server itself takes (its evaluation, its plan, two commits) is in all starts.
 #![allow(missing_docs, clippy::expect_used, reason = "a bench that cannot set up has to end")]
 
 use std::process::ExitCode;
@@ -13,9 +16,10 @@ use std::time::Duration;
 
 use ostler_benches::live::own_child;
 use ostler_benches::machine::{runtime, scaled};
-use ostler_benches::node::{Node, job};
+use ostler_benches::node::{NOMAD_RPC_PORT, Node, job};
 use ostler_benches::report::{Report, bench};
 use ostler_benches::sign::Sign;
+use ostler_model::clock;
 use serde_json::{Value, json};
 
 const RAW_EXEC: &str = "plugin \"raw_exec\" {\n enabled = true\n}\n";
@@ -36,7 +40,7 @@ fn main() -> ExitCode {
 
 async fn measured(report: &mut Report) {
     let dir = report.dir().to_owned();
-    let [latency, plugin] = report.parts(["latency", "plugin"]);
+    let [latency, plugin, idle] = report.parts(["latency", "plugin", "idle"]);
     let mut server = Node::nomad_server(&dir.join("server")).expect("NOMAD_BIN");
     server.start().await;
     let mut nodes = vec![
@@ -59,9 +63,12 @@ async fn measured(report: &mut Report) {
         };
         server.until("a ready node", ready).await;
     }
+    if idle {
+        idle_traffic(report, &nodes).await;
+    }
     let sign = Sign::new(&dir.join("sign"));
     let mut taken: [Taken; 3] = Default::default();
-    let turns = scaled(43, 2);
+    let turns = if latency || plugin { scaled(43, 2) } else { 0 };
     for turn in 0..turns {
         for (name, taken) in NAMES.iter().zip(&mut taken).take(nodes.len()) {
             let one = start(&mut server, &sign, name, &format!("{name}-{turn}")).await;
@@ -88,6 +95,39 @@ async fn measured(report: &mut Report) {
         let [plugin, nomad] = report.times(title, rows);
         report.promises.at_most("nomad_plugin_start", plugin / nomad, "times", 1.0);
     }
+}
+
+/// Bytes that the connections of a node to the server have carried, both ways.
+fn carried(node: &Node) -> f64 {
+    let server = format!("127.0.0.1:{NOMAD_RPC_PORT}");
+    let args = ["--tcp", "--info", "--numeric", "--processes", "--no-header", "--oneline"];
+    #[expect(clippy::disallowed_methods, reason = "a process of the bench, not of an agent")]
+    let mut ss = std::process::Command::new("ss");
+    let listed = ss.args(args).args(["dst", &server]).output().expect("ss, of iproute2");
+    let listed = String::from_utf8_lossy(&listed.stdout).into_owned();
+    let own: Vec<_> = node.processes().iter().map(|pid| format!("pid={pid},")).collect();
+    let of_it = listed.lines().filter(|line| own.iter().any(|pid| line.contains(pid)));
+    let counted = of_it.flat_map(|line| line.split_whitespace()).filter_map(|word| {
+        let (name, count) = word.split_once(':')?;
+        ["bytes_acked", "bytes_received"].contains(&name).then(|| count.parse::<f64>().ok())?
+    });
+    counted.sum()
+}
+
+/// Heartbeats, questions for news and signs of life.
+async fn idle_traffic(report: &mut Report, nodes: &[Node]) {
+    let span = Duration::from_secs(scaled(300, 2) as u64);
+    // What follows a registration is not part of it.
+    clock::sleep(Duration::from_secs(scaled(60, 1) as u64)).await;
+    let before: Vec<f64> = nodes.iter().map(carried).collect();
+    clock::sleep(span).await;
+    let minutes = span.as_secs_f64() / 60.0;
+    let rates: Vec<f64> =
+        nodes.iter().zip(before).map(|(node, before)| (carried(node) - before) / minutes).collect();
+    let [ostler, nomad, ..] = rates.as_slice() else { return };
+    let title = "bytes between an idle node and its server, per minute";
+    report.bars(title, "bytes", &[(TITLES[0], *ostler), (TITLES[1], *nomad)]);
+    report.promises.at_most("idle_node_traffic", ostler / nomad, "times", 1.0);
 }
 
 /// What starts took on one node.

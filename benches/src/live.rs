@@ -74,6 +74,7 @@ impl LiveAgent {
             code_dir: Some(PathBuf::from(code)),
             clock: Clock::system(),
             rng: Rng::system(),
+            other_nodes: None,
         };
         match Agent::start(options).await {
             Ok(handle) => Self { handle },

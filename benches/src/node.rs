@@ -26,6 +26,8 @@ const PATIENCE: Duration = Duration::from_secs(600);
 const PAUSE: Duration = Duration::from_millis(2);
 /// Where Nomad's agent listens, and the next two ports.
 const PORT: u16 = 24_646;
+/// Where [`Node::nomad_server`] listens for nodes, on loopback.
+pub const NOMAD_RPC_PORT: u16 = PORT + 1;
 
 /// Where an agent listens.
 #[derive(Clone, Debug)]
@@ -113,7 +115,7 @@ impl Node {
     /// When its directory cannot be made.
     #[must_use]
     pub fn nomad_client(dir: &Path, number: u16, name: &str, driver: Option<&str>) -> Option<Self> {
-        let servers = format!("servers = [\"127.0.0.1:{}\"]", PORT + 1);
+        let servers = format!("servers = [\"127.0.0.1:{NOMAD_RPC_PORT}\"]");
         let own = client(&servers, driver.unwrap_or(NOMAD_RAW_EXEC));
         let config = format!("name = \"{name}\"\n{own}");
         Self::stock(dir, PORT + 10 * number, &config, Takes::Jobs)
@@ -125,7 +127,7 @@ impl Node {
     /// When its directory cannot be made.
     #[must_use]
     pub fn ostler_client(dir: &Path, name: &str, config: &str) -> Self {
-        let servers = format!("client {{\n servers = [\"127.0.0.1:{}\"]\n}}\n", PORT + 1);
+        let servers = format!("client {{\n servers = [\"127.0.0.1:{NOMAD_RPC_PORT}\"]\n}}\n");
         Self::ostler(dir, &format!("name = \"{name}\"\n{servers}{config}"))
     }
 

@@ -53,6 +53,7 @@ use ostler_model::config::AgentConfig;
 use ostler_model::ids::{JobId, PluginName};
 use ostler_model::job::Job;
 use ostler_model::limits::JOB_TASKS_MAX;
+use ostler_model::other_nodes::OtherNodes;
 use ostler_model::ports::{Drivers as _, PluginCallError, Workloads};
 use ostler_model::rng::Rng;
 use ostler_model::saved::JobOrigin;
@@ -114,6 +115,8 @@ pub struct AgentOptions {
     pub clock: Clock,
     /// Randomness.
     pub rng: Rng,
+    /// The other nodes of the cluster that it is to be a node of.
+    pub other_nodes: Option<Arc<dyn OtherNodes>>,
 }
 
 /// Opens the state file at a path; may block.

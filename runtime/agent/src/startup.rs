@@ -148,6 +148,7 @@ pub(super) async fn begin(options: AgentOptions, open: OpenState) -> Result<Begu
         rng: options.rng.clone(),
         recorded_index: found.index(),
         holds: live.holds(&data_dir),
+        other_nodes: options.other_nodes.clone(),
     });
     devices.set_book(control.ledger_book());
     let ended = CancellationToken::new();

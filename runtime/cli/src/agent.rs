@@ -10,6 +10,7 @@
 //!                        └─► exit at once
 //! ```
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
@@ -20,16 +21,18 @@ use super::connect::Stop;
 use super::exit::Exit;
 use super::input;
 use super::interrupt::{Interrupt, Interrupts};
-use super::join;
+use super::join::{self, ToCluster};
 use super::notify;
 use super::output;
 use super::start::StartError;
 use ostler_agent::{Agent, AgentHandle, AgentMode, AgentOptions, Begun, LeaveMode};
 use ostler_api::SOCKET_NAME;
 use ostler_api::server::{self, ApiServer};
+use ostler_cluster::client::ClusterNodes;
 use ostler_model::causes;
 use ostler_model::clock::{self, Clock};
 use ostler_model::config::{AgentConfig, ClusterConfig};
+use ostler_model::other_nodes::OtherNodes;
 use ostler_model::rng::Rng;
 
 /// How long an agent that leaves may take beyond the deadline of a drain; what it waits for then
@@ -58,11 +61,14 @@ pub(super) async fn run(args: &AgentCommandArgs) -> Result<Exit, Stop> {
     }
     // The agent itself refuses jobs of its own, from its first request on.
     let config = AgentConfig { cluster: cluster.clone(), ..config };
-    let (agent, api) = started(&place, config, &mut interrupts).await?;
+    let others = ClusterNodes::default();
+    // Allocations of an earlier agent may ask for them before this one has joined.
+    let asked = joins.then(|| Arc::new(others.clone()) as Arc<dyn OtherNodes>);
+    let (agent, api) = started(&place, config, asked, &mut interrupts).await?;
     let joined = CancellationToken::new();
     if joins {
-        let introduction = args.intro_token.clone();
-        let begun = join::join(&agent, &cluster, (tls, introduction), joined.clone()).await;
+        let ways = ToCluster { tls, introduction: args.intro_token.clone(), others };
+        let begun = join::join(&agent, &cluster, ways, joined.clone()).await;
         if let Err(stop) = begun {
             leave(agent, api, LeaveMode::LeaveTasks).await;
             return Err(stop);
@@ -100,6 +106,7 @@ pub(super) async fn run(args: &AgentCommandArgs) -> Result<Exit, Stop> {
 async fn started(
     place: &Place,
     config: AgentConfig,
+    other_nodes: Option<Arc<dyn OtherNodes>>,
     interrupts: &mut Interrupts,
 ) -> Result<(AgentHandle, ApiServer), Stop> {
     let given_up = |signal: Interrupt| {
@@ -107,7 +114,7 @@ async fn started(
         Stop::Exit(signal.exit())
     };
     let begun = tokio::select! {
-        begun = begin(place, config) => begun,
+        begun = begin(place, config, other_nodes) => begun,
         signal = ending(interrupts, || {}) => return Err(given_up(signal)),
     };
     let (begun, api) = begun?;
@@ -131,7 +138,11 @@ async fn started(
 }
 
 /// From here on the agent answers, if only how far it is.
-async fn begin(place: &Place, config: AgentConfig) -> Result<(Begun, ApiServer), StartError> {
+async fn begin(
+    place: &Place,
+    config: AgentConfig,
+    other_nodes: Option<Arc<dyn OtherNodes>>,
+) -> Result<(Begun, ApiServer), StartError> {
     let options = AgentOptions {
         data_dir: place.data_dir.clone(),
         socket_dir: Some(place.socket_dir.clone()).filter(|dir| *dir != place.data_dir),
@@ -141,6 +152,7 @@ async fn begin(place: &Place, config: AgentConfig) -> Result<(Begun, ApiServer),
         code_dir: place.code_dir(),
         clock: Clock::system(),
         rng: Rng::system(),
+        other_nodes,
     };
     let begun = Agent::begin(options).await;
     let begun = begun.map_err(|error| StartError::Agent(causes::chain(&error)))?;

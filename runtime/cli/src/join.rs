@@ -11,8 +11,9 @@ use super::output;
 use super::terminal::Terminal;
 use ostler_agent::AgentHandle;
 use ostler_cluster::Standing;
-use ostler_cluster::client::ClusterOptions;
-use ostler_cluster::tls::{ServerTls, TlsFiles};
+use ostler_cluster::client::{ClusterNodes, ClusterOptions};
+use ostler_cluster::tls::{ServerTls, TlsError, TlsFiles};
+use ostler_cluster::tls_nodes::NodeTls;
 use ostler_cluster_agent::JoinOptions;
 use ostler_model::causes;
 use ostler_model::clock::Clock;
@@ -24,11 +25,24 @@ use ostler_model::server_address::ServerAddress;
 /// A file in the data directory with what introduces the node, as Nomad's client has it.
 const INTRODUCTION_FILE: &str = "intro_token.jwt";
 
-/// How servers are spoken to, with TLS where authorities are named. Nothing is said aloud.
+/// TLS towards servers and other nodes.
+pub(super) struct ClusterTls {
+    pub(super) servers: ServerTls,
+    nodes: NodeTls,
+}
+
+/// What a node joins with, beside its configuration.
+pub(super) struct ToCluster {
+    pub(super) tls: Option<ClusterTls>,
+    pub(super) introduction: Option<String>,
+    pub(super) others: ClusterNodes,
+}
+
+/// How servers and other nodes are spoken to, with TLS where authorities are named. Nothing is said aloud.
 ///
 /// # Errors
 /// When there are too many servers, or a file of certificates cannot be used.
-pub(super) fn tls(to: &ClusterConfig) -> Result<Option<ServerTls>, Stop> {
+pub(super) fn tls(to: &ClusterConfig) -> Result<Option<ClusterTls>, Stop> {
     if to.servers.len() > CLUSTER_SERVERS_MAX {
         let many = to.servers.len();
         return Err(Stop::Wrong(format!(
@@ -46,8 +60,12 @@ pub(super) fn tls(to: &ClusterConfig) -> Result<Option<ServerTls>, Stop> {
         own: tls.own,
         verify_name: tls.verify_server_hostname,
     });
-    let tls = files.map(|files| ServerTls::read(&files, to.region())).transpose();
-    tls.map_err(|error| Stop::Wrong(causes::chain(&error)))
+    let read = |files: TlsFiles| {
+        let servers = ServerTls::read(&files, to.region())?;
+        Ok(ClusterTls { servers, nodes: NodeTls::read(&files, to.region())? })
+    };
+    let tls = files.map(read).transpose();
+    tls.map_err(|error: TlsError| Stop::Wrong(causes::chain(&error)))
 }
 
 /// What an operator put into the data directory to introduce the node.
@@ -73,7 +91,7 @@ fn introduction_in(data_dir: &Path) -> Result<Option<String>, Stop> {
 pub(super) async fn join(
     agent: &AgentHandle,
     to: &ClusterConfig,
-    (tls, introduction): (Option<ServerTls>, Option<String>),
+    ToCluster { tls, introduction, others }: ToCluster,
     ended: CancellationToken,
 ) -> Result<(), Stop> {
     if !agent.join() {
@@ -116,7 +134,9 @@ pub(super) async fn join(
         clock: Clock::system(),
         rng: Rng::system(),
     };
-    let options = JoinOptions { cluster, tls, remote_exec: !to.disable_remote_exec };
+    let (tls, node_tls) = tls.map(|tls| (tls.servers, tls.nodes)).unzip();
+    let (remote_exec, http) = (!to.disable_remote_exec, to.http.clone());
+    let options = JoinOptions { cluster, tls, node_tls, remote_exec, http, others };
     drop(tokio::spawn(ostler_cluster_agent::run(agent.clone(), options, ended)));
     Ok(())
 }

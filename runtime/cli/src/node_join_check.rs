@@ -60,7 +60,7 @@ fn ask(args: &JoinCheckArgs) -> Result<JoinAsk, Stop> {
         region: cluster.region().to_owned(),
         datacenter: datacenter.unwrap_or_else(|| "dc1".to_owned()),
         name: NAME.to_owned(),
-        tls: join::tls(&cluster)?,
+        tls: join::tls(&cluster)?.map(|tls| tls.servers),
         servers: cluster.servers,
         wall: CLUSTER_STEP_WALL_DEFAULT,
     })

@@ -117,6 +117,7 @@ impl Session {
             code_dir: temporary.as_ref().and_then(|_| user_code_dir()),
             clock: Clock::system(),
             rng: Rng::system(),
+            other_nodes: None,
         };
         let agent = Agent::start(options).await?;
         Ok(Self { agent, notice: None, temporary })

@@ -4,23 +4,32 @@
 //! AgentHandle ─► AgentNode ─► the loops of ostler_cluster::client ─► servers
 //!      ▲                                         │ streams that servers open
 //!      └── asked: calls ── bridge: files, logs, figures ── exec: commands ◄──┘
+//! other nodes ─► disk_serve: disks of allocations that have ended      disk_fetch: theirs ─► OtherNodes
 //! ```
 //! The loops know the agent by [`ClusterNode`](ostler_cluster::client::ClusterNode) alone. Start with [`run`].
 
 mod asked;
 mod bridge;
+mod disk_asked;
+mod disk_fetch;
+mod disk_serve;
 mod exec;
 mod node;
 
 use std::sync::Arc;
 
 use ostler_agent::AgentHandle;
-use ostler_cluster::client::{self, ClusterOptions};
+use ostler_cluster::client::{self, ClusterDoors, ClusterNodes, ClusterOptions, ServedAt};
 use ostler_cluster::dial::TcpDoor;
 use ostler_cluster::tls::ServerTls;
-use tokio::sync::mpsc;
+use ostler_cluster::tls_nodes::NodeTls;
+use ostler_model::config::HttpConfig;
+use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
 
+use disk_asked::DiskPlace;
+use disk_fetch::HttpDisks;
+use disk_serve::DiskServer;
 use node::AgentNode;
 
 /// How an agent joins.
@@ -30,8 +39,14 @@ pub struct JoinOptions {
     pub cluster: ClusterOptions,
     /// TLS, where the servers want it.
     pub tls: Option<ServerTls>,
+    /// The same between nodes.
+    pub node_tls: Option<NodeTls>,
     /// People at the other end of a server may run commands inside tasks.
     pub remote_exec: bool,
+    /// Where other nodes fetch disks.
+    pub http: HttpConfig,
+    /// What the agent was given to ask other nodes.
+    pub others: ClusterNodes,
 }
 
 /// What servers ask is answered with this.
@@ -42,16 +57,57 @@ struct AskedAgent {
 
 /// Be a node of the cluster until `ended`.
 pub async fn run(agent: AgentHandle, options: JoinOptions, ended: CancellationToken) {
-    let JoinOptions { cluster, tls, remote_exec } = options;
+    let JoinOptions { cluster, tls, node_tls, remote_exec, http, others } = options;
     // The newest connection, and one that ends.
     let (arrived, mut arrivals) = mpsc::channel(2);
-    let (node, door) = (Arc::new(AgentNode(agent.clone())), Arc::new(TcpDoor { tls }));
-    let asked = Arc::new(AskedAgent { agent, remote_exec });
+    let (served, serves) = watch::channel(None);
+    let secret = cluster.secret.clone();
+    let serve = serve_disks(&agent, secret, node_tls.as_ref(), &http, served);
+    let node = Arc::new(AgentNode(agent.clone()));
+    let servers = Arc::new(TcpDoor { tls });
+    let disks = Arc::new(HttpDisks { tls: node_tls.clone().map(Arc::new) });
+    let doors = ClusterDoors { servers, disks, arrived, others, serves };
+    let asked = Arc::new(AskedAgent { agent: agent.clone(), remote_exec });
     let answer = async {
         while let Some(arrivals) = arrivals.recv().await {
             asked::run(&asked, arrivals).await;
         }
     };
-    let live = client::run(node, door, cluster, arrived, ended.clone());
-    ended.run_until_cancelled(async { tokio::join!(live, answer) }).await;
+    let live = client::run(node, doors, cluster, ended.clone());
+    ended.run_until_cancelled(async { tokio::join!(live, answer, serve) }).await;
+}
+
+/// Serve the disks of this node's allocations, where it does, or say why it does not.
+async fn serve_disks(
+    agent: &AgentHandle,
+    secret: String,
+    tls: Option<&NodeTls>,
+    http: &HttpConfig,
+    served: watch::Sender<Option<ServedAt>>,
+) {
+    let acceptor = tls.and_then(|tls| tls.acceptor.clone());
+    let with_tls = tls.map(|tls| tls.acceptor.is_some());
+    let place = disk_asked::place(http, agent.node().host_ip, with_tls);
+    if place.is_bare() {
+        tracing::warn!(
+            "disks of allocations are served to other nodes without TLS: whoever is on the way can read them, \
+             and fetch them again; add a tls block, or ports {{ http = 0 }} to serve none"
+        );
+    }
+    match place {
+        DiskPlace::Off(why) => {
+            tracing::info!("disks of allocations are not served to other nodes: {why}");
+        }
+        DiskPlace::At { bind, advertised, tls: with_tls } => {
+            if let Some(tls) = tls.filter(|tls| !tls.is_named) {
+                let name = tls.name.to_str();
+                tracing::warn!(
+                    "other nodes will not fetch disks here: the certificate of this one does not name {name}"
+                );
+            }
+            let at = ServedAt { address: advertised, tls: with_tls };
+            let allocs = Arc::new(agent.clone());
+            disk_serve::run(DiskServer { allocs, secret, bind, at, tls: acceptor }, served).await;
+        }
+    }
 }

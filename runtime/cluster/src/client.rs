@@ -4,6 +4,7 @@
 //! links: the connection, to whichever server takes it
 //!   ├─ live:   register ─► ready ─► heartbeats; again when the node has changed or is not known
 //!   ├─ follow: Node.GetClientAllocs ─► WantedAllocs ─► Alloc.GetAllocs ─► assign, stop, collect
+//!   ├─ previous: allocations on other nodes, for those that take their place here
 //!   ├─ silence: no server heard for as long as a group stands it ─► stop
 //!   ├─ events: drivers and devices that become ill or well ─► Node.EmitEvents
 //!   └─ tell:   states of allocations ─► AllocUpdates ─► Node.UpdateAlloc ─► acknowledged, on record
@@ -16,14 +17,16 @@ mod follow;
 mod links;
 mod live;
 mod ports;
+mod previous;
 mod silence;
 mod tell;
 
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use ostler_model::clock::{self, Clock, Stopwatch};
-use ostler_model::ids::NodeId;
+use ostler_model::ids::{AllocId, NodeId};
 use ostler_model::limits::{CLUSTER_RETRY_FIRST, CLUSTER_RETRY_MAX};
 use ostler_model::rng::Rng;
 use tokio::sync::{Notify, mpsc, watch};
@@ -36,7 +39,8 @@ use super::session::Arrivals;
 use super::updates::AllocUpdates;
 use links::{Line, Links};
 use ostler_model::server_address::ServerAddress;
-pub use ports::{ClusterNode, EnterError, PlacedAlloc, ServerDoor, Unentered};
+pub use ports::{ClusterNode, DiskDoor, EnterError, PlacedAlloc, ServerDoor, Unentered};
+pub use previous::ClusterNodes;
 
 /// How a node joins.
 #[derive(Clone, Debug)]
@@ -61,6 +65,15 @@ pub struct ClusterOptions {
     pub rng: Rng,
 }
 
+/// Where a node serves the disks of its allocations.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ServedAt {
+    /// `HOST:PORT`, as other nodes reach it.
+    pub address: String,
+    /// With TLS.
+    pub tls: bool,
+}
+
 /// What the loops share.
 struct Client {
     node: Arc<dyn ClusterNode>,
@@ -72,6 +85,10 @@ struct Client {
     news: Notify,
     /// How far the servers and this node know each other.
     progress: watch::Sender<Progress>,
+    /// By the newest list of allocations; none before the first.
+    migrate_tokens: watch::Sender<Option<BTreeMap<AllocId, String>>>,
+    disks: Arc<dyn DiskDoor>,
+    serves: watch::Receiver<Option<ServedAt>>,
     credentials: Mutex<Credentials>,
     /// Since a server was heard last; since the begin before the first.
     heard: watch::Sender<Stopwatch>,
@@ -88,6 +105,12 @@ enum Progress {
     CaughtUp,
 }
 
+impl std::fmt::Debug for Client {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Client").field("id", &self.id).finish_non_exhaustive()
+    }
+}
+
 impl Client {
     fn updates(&self) -> MutexGuard<'_, AllocUpdates> {
         self.updates.lock().unwrap_or_else(PoisonError::into_inner)
@@ -100,6 +123,12 @@ impl Client {
     /// Calls of this node on a line of its own.
     async fn calls(&self, line: Line) -> Result<ServerCalls, DialError> {
         let calls = self.links.calls(line).await?;
+        Ok(calls.showing(self.credentials().token()))
+    }
+
+    /// Calls of this node that nobody else's hold up, and that end with them.
+    async fn line_of_its_own(&self) -> Result<ServerCalls, DialError> {
+        let calls = self.links.line_of_its_own().await?;
         Ok(calls.showing(self.credentials().token()))
     }
 
@@ -128,26 +157,55 @@ impl Client {
     }
 }
 
-/// Be a node of the cluster until `ended`. `arrived` gets the streams that servers open, of each new
-/// connection; where it takes no more, nobody answers on that one.
+/// The ways to everybody else.
+#[derive(Clone)]
+pub struct ClusterDoors {
+    /// To servers.
+    pub servers: Arc<dyn ServerDoor>,
+    /// To disks on other nodes.
+    pub disks: Arc<dyn DiskDoor>,
+    /// Gets the streams that servers open, of each new connection; where it takes no more, nobody answers on
+    /// that one.
+    pub arrived: mpsc::Sender<Arrivals>,
+    /// What owners of allocations ask through.
+    pub others: ClusterNodes,
+    /// Where other nodes fetch disks of this one; none while they cannot.
+    pub serves: watch::Receiver<Option<ServedAt>>,
+}
+
+/// Be a node of the cluster until `ended`.
 pub async fn run(
     node: Arc<dyn ClusterNode>,
-    door: Arc<dyn ServerDoor>,
+    doors: ClusterDoors,
     options: ClusterOptions,
-    arrived: mpsc::Sender<Arrivals>,
     ended: CancellationToken,
 ) {
     let here: Vec<_> = node.assigned().into_iter().map(|(id, _)| id).collect();
     let updates = Mutex::new(AllocUpdates::new(node.acknowledged(&here)));
     let id = node.views().borrow().id;
-    let links = Links::new(&options, door, arrived);
-    let (progress, _) = watch::channel(Progress::Nothing);
+    let ClusterDoors { servers, disks, arrived, others, serves } = doors;
+    let links = Links::new(&options, servers, arrived);
+    let (progress, migrate_tokens) =
+        (watch::Sender::new(Progress::Nothing), watch::Sender::new(None));
     let ClusterOptions { secret, introduction, standing, .. } = options.clone();
     let credentials = Mutex::new(Credentials::new(secret, introduction, standing));
-    let (heard, _) = watch::channel(Stopwatch::start());
+    let heard = watch::Sender::new(Stopwatch::start());
     let news = Notify::new();
-    let client = Client { node, id, options, links, updates, news, progress, credentials, heard };
-    let client = Arc::new(client);
+    let client = Arc::new(Client {
+        node,
+        id,
+        options,
+        links,
+        updates,
+        news,
+        progress,
+        migrate_tokens,
+        disks,
+        serves,
+        credentials,
+        heard,
+    });
+    others.joined(&client);
     let loops = async {
         tokio::join!(
             live::run(&client),

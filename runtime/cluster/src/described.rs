@@ -33,6 +33,8 @@ pub struct NodeRegistrationFacts {
     pub pool: Option<String>,
     /// Address of its HTTP API; may be empty.
     pub http_address: String,
+    /// It speaks TLS there.
+    pub tls: bool,
     /// When it came to be as it is.
     pub now: Timestamp,
 }
@@ -63,7 +65,7 @@ pub fn node(node: &NodeView, facts: &NodeRegistrationFacts) -> Value {
         ("Datacenter", node.datacenter.as_str().into()),
         ("NodeClass", facts.class.as_str().into()),
         ("HTTPAddr", facts.http_address.as_str().into()),
-        ("TLSEnabled", false.into()),
+        ("TLSEnabled", facts.tls.into()),
         ("Attributes", texts(attributes.iter())),
         ("Meta", texts(node.meta.iter())),
         ("NodeResources", resources(node, cpu, memory, disk)),

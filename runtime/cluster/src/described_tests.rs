@@ -13,6 +13,7 @@ fn facts() -> NodeRegistrationFacts {
         class: "gpu".into(),
         pool: Some("big".into()),
         http_address: String::new(),
+        tls: false,
         now: Timestamp::from_nanos(1),
     }
 }

@@ -18,10 +18,12 @@ pub mod go_time;
 pub mod join_check;
 pub mod msgpack;
 mod node_events;
+pub mod previous;
 pub mod rpc;
 pub mod servers;
 pub mod session;
 pub mod tls;
+pub mod tls_nodes;
 pub mod updates;
 pub mod wanted;
 

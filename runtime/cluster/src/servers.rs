@@ -50,6 +50,17 @@ pub struct Heartbeat {
     pub signed: Option<String>,
 }
 
+/// The allocations of a node as its servers want them.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ClientAllocs {
+    /// Index of the answer.
+    pub index: u64,
+    /// Each with the index of its last change.
+    pub allocs: BTreeMap<AllocId, u64>,
+    /// What shows another node that these may have the disk of the allocation before them.
+    pub migrate_tokens: BTreeMap<AllocId, String>,
+}
+
 /// Calls of one node to one server.
 #[derive(Clone, Debug)]
 pub struct ServerCalls {
@@ -128,8 +139,7 @@ impl ServerCalls {
         heartbeat(METHOD, &self.call(METHOD, fields).await?)
     }
 
-    /// Every allocation of the node, with the index of its last change, when the servers are past `index`.
-    /// They hold the question until then, or for the time of [`CLUSTER_BLOCK_WALL`].
+    /// Every allocation of the node, when the servers are past `index`. They hold the question until then, or for the time of [`CLUSTER_BLOCK_WALL`].
     ///
     /// # Errors
     /// When the call fails.
@@ -138,7 +148,7 @@ impl ServerCalls {
         node: NodeId,
         secret: &str,
         index: u64,
-    ) -> Result<(u64, BTreeMap<AllocId, u64>), ServerCallError> {
+    ) -> Result<ClientAllocs, ServerCallError> {
         const METHOD: &str = "Node.GetClientAllocs";
         let hold = u64::try_from(CLUSTER_BLOCK_WALL.as_nanos()).unwrap_or(u64::MAX);
         let fields = [
@@ -153,14 +163,49 @@ impl ServerCalls {
         let answer = self.call_for(METHOD, fields, wall).await?;
         let index = field(&answer, "Index").and_then(Value::as_u64);
         let index = index.ok_or_else(|| unread(METHOD, "Index"))?;
-        let listed = match field(&answer, "Allocs") {
-            None | Some(Value::Nil) => return Ok((index, BTreeMap::new())),
-            Some(listed) => listed.as_map().ok_or_else(|| unread(METHOD, "Allocs"))?,
+        let entries = |name| match field(&answer, name) {
+            None | Some(Value::Nil) => Ok(&[][..]),
+            Some(listed) => listed.as_map().map(Vec::as_slice).ok_or_else(|| unread(METHOD, name)),
         };
         let read = |(id, index): &(Value, Value)| Some((text(id)?.parse().ok()?, index.as_u64()?));
-        let listed: Option<_> = listed.iter().map(read).collect();
+        let listed: Option<_> = entries("Allocs")?.iter().map(read).collect();
         // One that cannot be read would count as gone, and be ended.
-        Ok((index, listed.ok_or_else(|| unread(METHOD, "Allocs"))?))
+        let allocs = listed.ok_or_else(|| unread(METHOD, "Allocs"))?;
+        let token =
+            |(id, token): &(Value, Value)| Some((text(id)?.parse().ok()?, text(token)?.to_owned()));
+        let migrate_tokens = entries("MigrateTokens")?.iter().filter_map(token).collect();
+        Ok(ClientAllocs { index, allocs, migrate_tokens })
+    }
+
+    /// One allocation, whole, of whatever node; when the servers are past `index`, which they hold the
+    /// question for until then, or for the time of `hold`. Nothing may be in the answer.
+    ///
+    /// # Errors
+    /// When the call fails.
+    pub async fn one_alloc(
+        &self,
+        id: AllocId,
+        index: u64,
+        hold: Duration,
+    ) -> Result<Value, ServerCallError> {
+        let nanos = u64::try_from(hold.as_nanos()).unwrap_or(u64::MAX);
+        let fields = [
+            ("AllocID", id.to_string().into()),
+            ("MinQueryIndex", index.into()),
+            ("MaxQueryTime", nanos.into()),
+            // A follower that is behind would say that there is none.
+            ("AllowStale", (index > 0).into()),
+        ];
+        let wall = if index > 0 { self.wall.saturating_add(hold) } else { self.wall };
+        self.call_for("Alloc.GetAlloc", fields, wall).await
+    }
+
+    /// Another node. Nothing may be in the answer.
+    ///
+    /// # Errors
+    /// When the call fails.
+    pub async fn one_node(&self, id: NodeId) -> Result<Value, ServerCallError> {
+        self.call("Node.GetNode", [("NodeID", id.to_string().into())]).await
     }
 
     /// These allocations, whole, from a server that is at `min_index` at least; with `older` from one that may

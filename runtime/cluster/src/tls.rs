@@ -94,39 +94,57 @@ impl ServerTls {
     /// # Errors
     /// When a file cannot be read, has not what it should, or the region cannot be part of a name.
     pub fn read(files: &TlsFiles, region: &str) -> Result<Self, TlsError> {
-        let name = ServerName::try_from(format!("server.{region}.nomad"))
-            .map_err(|_| TlsError::Region(region.to_owned()))?;
-        let unusable = |source: Box<dyn std::error::Error + Send + Sync>| TlsError::Authorities {
-            file: files.authorities.clone(),
-            source,
-        };
-        let mut roots = RootCertStore::empty();
-        for authority in certificates(&files.authorities)? {
-            roots.add(authority).map_err(|error| unusable(error.into()))?;
-        }
-        let provider = Arc::new(ring::default_provider());
-        let verifier =
-            WebPkiServerVerifier::builder_with_provider(Arc::new(roots), Arc::clone(&provider))
-                .build()
-                .map_err(|error| unusable(error.into()))?;
-        let verifier: Arc<dyn ServerCertVerifier> = match files.verify_name {
-            true => verifier,
-            false => Arc::new(AnyName(verifier)),
-        };
-        let config = ClientConfig::builder_with_provider(provider)
-            .with_safe_default_protocol_versions()
-            .map_err(|error| unusable(error.into()))?
-            .dangerous()
-            .with_custom_certificate_verifier(verifier);
-        let config = match &files.own {
-            None => config.with_no_client_auth(),
-            Some((chain, key)) => {
-                let own = |source| TlsError::Own { file: chain.clone(), source };
-                config.with_client_auth_cert(certificates(chain)?, key_of(key)?).map_err(own)?
-            }
-        };
-        Ok(Self { connector: TlsConnector::from(Arc::new(config)), name })
+        let name = name_in("server", region)?;
+        Ok(Self { connector: TlsConnector::from(Arc::new(client_config(files)?)), name })
     }
+}
+
+/// The name that a server or a client of a region has in its certificate.
+pub(super) fn name_in(role: &str, region: &str) -> Result<ServerName<'static>, TlsError> {
+    ServerName::try_from(format!("{role}.{region}.nomad"))
+        .map_err(|_| TlsError::Region(region.to_owned()))
+}
+
+/// What the files say of the other end, and of this one.
+pub(super) fn client_config(files: &TlsFiles) -> Result<ClientConfig, TlsError> {
+    let unusable = |source| unusable(files, source);
+    let provider = Arc::new(ring::default_provider());
+    let verifier =
+        WebPkiServerVerifier::builder_with_provider(roots(files)?, Arc::clone(&provider))
+            .build()
+            .map_err(|error| unusable(error.into()))?;
+    let verifier: Arc<dyn ServerCertVerifier> = match files.verify_name {
+        true => verifier,
+        false => Arc::new(AnyName(verifier)),
+    };
+    let config = ClientConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .map_err(|error| unusable(error.into()))?
+        .dangerous()
+        .with_custom_certificate_verifier(verifier);
+    match &files.own {
+        None => Ok(config.with_no_client_auth()),
+        Some((chain, key)) => {
+            let own = |source| TlsError::Own { file: chain.clone(), source };
+            config.with_client_auth_cert(certificates(chain)?, key_of(key)?).map_err(own)
+        }
+    }
+}
+
+/// The authorities.
+pub(super) fn roots(files: &TlsFiles) -> Result<Arc<RootCertStore>, TlsError> {
+    let mut roots = RootCertStore::empty();
+    for authority in certificates(&files.authorities)? {
+        roots.add(authority).map_err(|error| unusable(files, error.into()))?;
+    }
+    Ok(Arc::new(roots))
+}
+
+pub(super) fn unusable(
+    files: &TlsFiles,
+    source: Box<dyn std::error::Error + Send + Sync>,
+) -> TlsError {
+    TlsError::Authorities { file: files.authorities.clone(), source }
 }
 
 /// A file's bytes; one that is too long has no certificates.
@@ -138,13 +156,13 @@ fn pem(file: &Path) -> Result<Vec<u8>, TlsError> {
     Ok(bytes)
 }
 
-fn certificates(file: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {
+pub(super) fn certificates(file: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {
     let read: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&pem(file)?).collect();
     let found = read.ok().filter(|found| !found.is_empty());
     found.ok_or_else(|| TlsError::Content { file: file.to_owned(), what: "certificate" })
 }
 
-fn key_of(file: &Path) -> Result<PrivateKeyDer<'static>, TlsError> {
+pub(super) fn key_of(file: &Path) -> Result<PrivateKeyDer<'static>, TlsError> {
     PrivateKeyDer::from_pem_slice(&pem(file)?)
         .map_err(|_| TlsError::Content { file: file.to_owned(), what: "private key" })
 }

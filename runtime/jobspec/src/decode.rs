@@ -9,6 +9,7 @@ pub(crate) mod constraint;
 mod grants;
 pub(crate) mod group;
 pub(crate) mod health;
+mod http;
 pub(crate) mod job;
 pub(crate) mod resources;
 pub(crate) mod restart;

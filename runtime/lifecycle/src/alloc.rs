@@ -16,6 +16,7 @@ pub mod checks;
 pub mod coordinator;
 pub mod dir;
 pub mod disk_watch;
+pub mod fetch_tries;
 pub mod health;
 pub mod hooks;
 pub mod machine;
@@ -24,6 +25,7 @@ mod phases;
 pub(crate) mod remove;
 pub mod runner;
 pub mod size;
+pub mod snapshot;
 pub mod status;
 pub mod update;
 
@@ -43,6 +45,7 @@ use ostler_logs::TaskLogs;
 use ostler_model::alloc::{AllocState, Allocation};
 use ostler_model::clock::Clock;
 use ostler_model::ids::{AllocId, GroupName, JobId, TaskName};
+use ostler_model::other_nodes::OtherNodes;
 use ostler_model::ports::{Devices, Drivers, Workloads};
 use ostler_model::rng::Rng;
 use ostler_model::saved::{DeploymentStatus, SavedAllocState};
@@ -83,6 +86,8 @@ pub struct AllocRunnerConfig {
     pub previous: Vec<PreviousAlloc>,
     /// Watches over what it has on disk.
     pub disk_watch: DiskWatch,
+    /// The other nodes of the cluster that this is a node of.
+    pub other_nodes: Option<Arc<dyn OtherNodes>>,
 }
 
 /// An allocation that must run nothing any more before another one starts. Does not keep its owner.

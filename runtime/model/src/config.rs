@@ -90,6 +90,22 @@ pub struct ClusterConfig {
     pub disable_remote_exec: bool,
     /// How servers are known.
     pub tls: Option<TlsConfig>,
+    /// Where other nodes fetch the disks of this one's allocations.
+    pub http: HttpConfig,
+}
+
+/// Where a node of a cluster answers other nodes: of `bind_addr` and the `http` keys of the blocks `ports`,
+/// `addresses` and `advertise`.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct HttpConfig {
+    /// Port; 0: nothing is answered.
+    pub port: Option<u16>,
+    /// Address for everything that has none of its own.
+    pub bind_addr: Option<IpAddr>,
+    /// Address that is listened at.
+    pub address: Option<IpAddr>,
+    /// Host, and perhaps port, by which others reach it.
+    pub advertised: Option<(String, Option<u16>)>,
 }
 
 impl ClusterConfig {

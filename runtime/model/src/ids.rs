@@ -279,6 +279,12 @@ impl RunId {
         Self(format!("{alloc}/{task}/{random:08x}").into())
     }
 
+    /// `<alloc id>/<task>`: what all starts of one task share.
+    #[must_use]
+    pub fn of_task(&self) -> &str {
+        self.0.rsplit_once('/').map_or(&self.0, |(task, _)| task)
+    }
+
     /// The id as text.
     #[must_use]
     pub fn as_str(&self) -> &str {

@@ -25,6 +25,7 @@ pub mod job;
 pub mod json;
 pub mod limits;
 pub mod oci;
+pub mod other_nodes;
 pub mod plugin;
 pub mod ports;
 pub mod resources;

@@ -10,6 +10,7 @@ mod cluster;
 mod control;
 mod engines;
 mod guest;
+mod moved;
 mod nomad_plugin;
 
 pub use api::*;
@@ -17,6 +18,7 @@ pub use cluster::*;
 pub use control::*;
 pub use engines::*;
 pub use guest::*;
+pub use moved::*;
 pub use nomad_plugin::*;
 
 /// One kibibyte in bytes.

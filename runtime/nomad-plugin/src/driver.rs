@@ -28,8 +28,9 @@ use crate::proto::driver::network_isolation_spec::NetworkIsolationMode;
 use crate::proto::driver::{self as wire};
 use crate::schema;
 use crate::server::Served;
+use ostler_model::clock;
 use ostler_model::json::JsonObject;
-use ostler_model::limits::NOMAD_STATS_INTERVAL_MIN;
+use ostler_model::limits::{NOMAD_FINGERPRINT_PAUSE, NOMAD_STATS_INTERVAL_MIN};
 use ostler_model::ports::FsIsolation;
 use ostler_plugin::Plugin;
 use ostler_plugin::driver::DriverPlugin;
@@ -107,7 +108,19 @@ impl DriverService for DriverSide {
         &self,
         _request: Request<wire::FingerprintRequest>,
     ) -> Result<Response<Self::FingerprintStream>, Status> {
-        let found = self.tasks().await?.fingerprints();
+        let found = match self.tasks().await {
+            Ok(tasks) => tasks.fingerprints(),
+            // Nomad shows it, and asks again at once when the answers end.
+            Err(status) => {
+                let shown =
+                    futures_util::stream::iter([Ok(fingerprint::unhealthy(status.message()))]);
+                let ended = futures_util::stream::once(async {
+                    clock::sleep(NOMAD_FINGERPRINT_PAUSE).await;
+                    Err(status)
+                });
+                return Ok(until_left(shown.chain(ended), self.served.left.clone()));
+            }
+        };
         let answers = WatchStream::new(found).filter_map(|found| std::future::ready(found.map(Ok)));
         Ok(until_left(answers, self.served.left.clone()))
     }
@@ -128,7 +141,10 @@ impl DriverService for DriverSide {
     ) -> Result<Response<wire::StartTaskResponse>, Status> {
         let task = request.into_inner().task;
         let task = task.ok_or_else(|| Status::invalid_argument("there is no task"))?;
-        let handle = self.tasks().await?.start(task).await?;
+        let tasks = self.tasks().await?;
+        // A Nomad that goes away meanwhile leaves no task that is half started.
+        let started = tokio::spawn(async move { tasks.start(task).await }).await;
+        let handle = started.map_err(|_| Status::unavailable("the plugin leaves"))??;
         let handle = Some(handle);
         Ok(Response::new(wire::StartTaskResponse { handle, ..Default::default() }))
     }

@@ -25,6 +25,7 @@ mod bad_input;
 mod cluster;
 mod cluster_commands;
 mod cluster_deploy;
+mod cluster_disk;
 mod cluster_doc;
 mod cluster_exec;
 mod cluster_jobs;

@@ -65,6 +65,19 @@ impl Scene {
         self.dir.path().join("plugins").join(format!("ostler-{name}"))
     }
 
+    /// The client, once more. It gives up a driver for good, whosever it is, when that ends in its very first
+    /// handshake: nothing is killed until it has its drivers.
+    async fn start_again(&mut self) {
+        let log = self.client.dir().join("log");
+        let starts = || {
+            let text = std::fs::read_to_string(&log).unwrap_or_default();
+            text.matches("started client").count()
+        };
+        let before = starts();
+        self.client.start_again();
+        eventually("the client has its drivers", || starts() > before).await;
+    }
+
     /// The process of a plugin that serves the client.
     fn plugin(&self, name: &str) -> Option<u32> {
         let program = self.program(name).to_str().unwrap().as_bytes().to_vec();
@@ -151,13 +164,35 @@ async fn a_stock_client_that_is_killed_finds_its_tasks_again() {
     }
     scene.server.node("stock", "down").await;
     assert!(pids.iter().all(|(_, pid)| runs(*pid)), "tasks need neither of them");
-    scene.client.start_again();
+    scene.start_again().await;
     scene.server.node("stock", "ready").await;
     for (driver, (_, pid)) in PLUGINS.iter().zip(&pids) {
         scene.server.running(driver).await;
         scene.server.does(&["job", "stop", "-detach", driver]).await;
         eventually("it ends", || !runs(*pid)).await;
     }
+}
+
+#[tokio::test]
+async fn what_a_stock_client_has_forgotten_is_ended_before_it_starts_again() {
+    let Some(mut scene) = Scene::new().await else { return };
+    let ledger = Ledger::new();
+    ledger.service(&scene.server).await;
+    ledger.comes_to_rest(&scene.server).await;
+    let before = ledger.processes();
+    scene.client.kill().await;
+    for plugin in PLUGINS.iter().filter_map(|name| scene.plugin(name)) {
+        kill(plugin);
+    }
+    // As if it had been killed before it kept what it had started.
+    std::fs::remove_file(scene.client.dir().join("state/client/state.db")).unwrap();
+    scene.start_again().await;
+    eventually("all are started again", || before.iter().all(|pid| !runs(*pid))).await;
+    let all = async || {
+        ledger.live().len() == ledger.processes().len() && ledger.live().len() == before.len()
+    };
+    until("each of them once", all).await;
+    assert!(ledger.never_two_at_once());
 }
 
 #[tokio::test]
@@ -188,7 +223,7 @@ async fn nothing_is_lost_doubled_or_left_over_after_random_kills_around_plugins(
             2 => {
                 scene.client.kill().await;
                 chance(4_000).await;
-                scene.client.start_again();
+                scene.start_again().await;
             }
             _ => {
                 scene.server.kill().await;

@@ -184,6 +184,7 @@ pub fn options(data_dir: &Path, mut config: AgentConfig) -> AgentOptions {
         code_dir: None,
         clock: Clock::system(),
         rng: Rng::system(),
+        other_nodes: None,
     }
 }
 

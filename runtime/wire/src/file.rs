@@ -18,7 +18,7 @@ pub struct FileInfo<'a> {
     pub file_mode: Text<'a>,
     /// When it was changed, RFC 3339.
     pub mod_time: Text<'a>,
-    /// `application/octet-stream` of one file, empty in lists.
+    /// Of one file, by what it begins with: text or bytes; of anything else, bytes; empty in lists.
     pub content_type: Text<'a>,
 }
 

@@ -128,9 +128,29 @@ pub(super) async fn stat(Asked { api, id, params }: Asked) -> Result<Response, F
         let name = path.file_name().map(|name| name.to_string_lossy().into_owned());
         let metadata =
             if name.is_none() { dir.dir_metadata()? } else { dir.symlink_metadata(path)? };
-        Ok(info(name.unwrap_or(own_name), &metadata, "application/octet-stream"))
+        let kind = if metadata.is_file() { content_type(&opened(dir, path)?)? } else { BYTES };
+        Ok(info(name.unwrap_or(own_name), &metadata, kind))
     });
     reply::json(&params, &file.await?)
+}
+
+const TEXT: &str = "text/plain; charset=utf-8";
+const BYTES: &str = "application/octet-stream";
+
+/// By what it begins with: text has no control characters but those of lines and terminals (WHATWG MIME Sniffing,
+/// "binary data byte"). Nomad's web page shows text.
+fn content_type(file: &std::fs::File) -> io::Result<&'static str> {
+    let mut begin = [0; 512];
+    let length = file.read_at(&mut begin, 0)?;
+    let binary = |byte: &u8| matches!(byte, 0..=8 | 0x0b | 0x0e..=0x1a | 0x1c..=0x1f);
+    Ok(if begin.iter().take(length).any(binary) { BYTES } else { TEXT })
+}
+
+/// A file that reading does not wait for: a pipe without a writer would hold the open up.
+fn opened(dir: &Dir, path: &Path) -> io::Result<std::fs::File> {
+    let mut options = OpenOptions::new();
+    options.read(true).custom_flags(libc::O_NONBLOCK);
+    Ok(dir.open_with(path, &options)?.into_std())
 }
 
 /// `GET /v1/client/fs/cat/ID`
@@ -153,10 +173,7 @@ pub(super) async fn open(
 ) -> Result<(std::fs::File, u64), Failure> {
     params.required("path")?;
     let open = in_dir(api, id, inside(params), |dir, path| {
-        let mut options = OpenOptions::new();
-        // A pipe without a writer would hold the open up.
-        options.read(true).custom_flags(libc::O_NONBLOCK);
-        let file = dir.open_with(path, &options)?.into_std();
+        let file = opened(dir, path)?;
         let metadata = file.metadata()?;
         if !metadata.is_file() {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, "not a plain file"));
@@ -180,8 +197,7 @@ async fn send(
     let left = limit.map_or(rest, |limit| limit.min(rest));
     let part = Part { file: Arc::new(file), offset, left, place };
     let body = Body::from_stream(stream::unfold(part, Part::next));
-    let headers =
-        [("content-type", "text/plain; charset=utf-8"), ("x-content-type-options", "nosniff")];
+    let headers = [("content-type", TEXT), ("x-content-type-options", "nosniff")];
     Ok((headers, body).into_response())
 }
 
@@ -236,6 +252,23 @@ mod tests {
         assert_eq!(mode_text(kind("f"), 0o4755), "urwxr-xr-x");
         assert_eq!(mode_text(kind("l"), 0o777), "Lrwxrwxrwx");
         assert_eq!(mode_text(dir.dir_metadata().unwrap().file_type(), 0o1777), "dtrwxrwxrwx");
+    }
+
+    #[test]
+    fn what_a_file_holds_is_told_by_its_beginning() {
+        let dir = tempfile::tempdir().unwrap();
+        let of = |bytes: &[u8]| {
+            std::fs::write(dir.path().join("f"), bytes).unwrap();
+            content_type(&std::fs::File::open(dir.path().join("f")).unwrap()).unwrap()
+        };
+        assert_eq!(of(b""), TEXT);
+        assert_eq!(of("gr\u{fc}n\t\u{1b}[32m\r\n".as_bytes()), TEXT);
+        assert_eq!(of(b"\x7fELF\x02\x01\x01\0"), BYTES);
+        assert_eq!(
+            of(&[[b'a'; 512].as_slice(), &[0]].concat()),
+            TEXT,
+            "only the beginning is looked at"
+        );
     }
 
     #[test]

@@ -27,6 +27,7 @@ use super::{Client, EnterError, Pauses, Progress};
 use crate::assigned;
 use crate::msgpack::Value;
 use crate::rpc::{field, text};
+use crate::servers::ClientAllocs;
 use crate::wanted::WantedAllocs;
 
 /// What is known between two answers.
@@ -67,7 +68,7 @@ pub(super) async fn run(client: &Arc<Client>) {
         };
         // A question is never given up here: an error says that it ended in a panic.
         let answer = answer.unwrap_or_else(|error| Err(error.to_string()));
-        let pause = match answer.map(|(index, listed)| follower.answered(index, listed)) {
+        let pause = match answer.map(|listed| follower.answered(listed)) {
             Ok(true) => {
                 left = !follower.carried_out().await;
                 if !left {
@@ -99,7 +100,7 @@ async fn first<T>(comes: impl Future<Output = T>, over: impl Future<Output = ()>
     }
 }
 
-type Listed = Result<(u64, BTreeMap<AllocId, u64>), String>;
+type Listed = Result<ClientAllocs, String>;
 
 impl Client {
     /// Ask for what is listed after this index. In a task of its own: it holds the way to the servers while it
@@ -136,10 +137,13 @@ impl Follower<'_> {
     }
 
     /// An answer has come. `false`: it is no newer than the last one.
-    fn answered(&mut self, index: u64, listed: BTreeMap<AllocId, u64>) -> bool {
+    fn answered(&mut self, listed: ClientAllocs) -> bool {
+        let ClientAllocs { index, allocs: listed, migrate_tokens } = listed;
         let here = self.client.node.assigned();
         let here: BTreeSet<_> = here.into_iter().map(|(id, _)| id).collect();
         let Some(todo) = self.wanted.listed(index, listed, &here) else { return false };
+        // Before what they are for begins.
+        self.client.migrate_tokens.send_replace(Some(migrate_tokens));
         self.waiting.retain(|id, _| self.wanted.wants(*id));
         self.gone.extend(todo.gone);
         let kept = |id| self.wanted.wants(id) || here.contains(&id);

@@ -8,6 +8,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use ostler_model::limits::{
     CLUSTER_ANSWER_BYTES_MAX, CLUSTER_SERVERS_MAX, CLUSTER_STEP_WALL_DEFAULT, CLUSTER_TELL_WALL,
@@ -73,27 +74,47 @@ impl Links {
     /// When the next server cannot be reached; the one after it is tried the next time.
     pub(super) async fn calls(&self, line: Line) -> Result<ServerCalls, DialError> {
         let mut link = self.link.lock().await;
-        if link.as_ref().is_some_and(|link| link.session.is_over()) {
-            *link = None;
-        }
-        let link = match &mut *link {
-            Some(link) => link,
-            none => none.insert(self.dial().await?),
-        };
+        let link = self.linked(&mut link).await?;
         // A stream ends before its connection when what came on it cannot be read, or a call was late.
         if let Some(calls) = link.lines.get(&line).filter(|calls| calls.stands()) {
             return Ok(calls.clone());
         }
-        let caller = Caller::open(&link.session, CLUSTER_ANSWER_BYTES_MAX).await;
-        let caller = caller.map_err(DialError::Ended)?;
-        let region = self.options.region.clone();
         let wall = match line {
             Line::Tell => CLUSTER_TELL_WALL,
             Line::Live | Line::Follow | Line::Pull => CLUSTER_STEP_WALL_DEFAULT,
         };
-        let calls = ServerCalls::new(caller, region, String::new(), wall);
+        let calls = self.open(&link.session, wall).await?;
         link.lines.insert(line, calls.clone());
         Ok(calls)
+    }
+
+    /// Calls on a line that nobody else uses: what is held there holds up nobody. It ends with them.
+    ///
+    /// # Errors
+    /// As [`Self::calls`].
+    pub(super) async fn line_of_its_own(&self) -> Result<ServerCalls, DialError> {
+        let session = {
+            let mut link = self.link.lock().await;
+            self.linked(&mut link).await?.session.clone()
+        };
+        self.open(&session, CLUSTER_STEP_WALL_DEFAULT).await
+    }
+
+    async fn linked<'a>(&self, link: &'a mut Option<Link>) -> Result<&'a mut Link, DialError> {
+        if link.as_ref().is_some_and(|link| link.session.is_over()) {
+            *link = None;
+        }
+        match link {
+            Some(link) => Ok(link),
+            none => Ok(none.insert(self.dial().await?)),
+        }
+    }
+
+    async fn open(&self, session: &Session, wall: Duration) -> Result<ServerCalls, DialError> {
+        let caller = Caller::open(session, CLUSTER_ANSWER_BYTES_MAX).await;
+        let caller = caller.map_err(DialError::Ended)?;
+        let region = self.options.region.clone();
+        Ok(ServerCalls::new(caller, region, String::new(), wall))
     }
 
     /// A call failed: the next one is made to another server, and nobody waits for this one any more.

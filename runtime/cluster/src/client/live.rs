@@ -6,6 +6,7 @@
 //!                        failed ─► another server, after a pause ─► heartbeat
 //! ```
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use ostler_model::causes;
@@ -14,7 +15,7 @@ use ostler_model::limits::{CLUSTER_BEAT_MAX, CLUSTER_BEAT_MIN, CLUSTER_NODE_CHAN
 use ostler_node::NodeView;
 
 use super::links::Line;
-use super::{Client, Pauses, Progress};
+use super::{Client, Pauses, Progress, ServedAt};
 use crate::caller::ServerCallError;
 use crate::credentials::Standing;
 use crate::described::{self, NodeRegistrationFacts};
@@ -29,11 +30,11 @@ enum Next {
 
 pub(super) async fn run(client: &Client) {
     let mut pauses = Pauses::new(&client.options.rng);
-    let (mut next, mut told) = (Next::Register, client.node.views().borrow().clone());
+    let (mut next, mut told) = (Next::Register, told_of(client));
     loop {
         let beaten = match next {
             Next::Register => {
-                told = client.node.views().borrow().clone();
+                told = told_of(client);
                 register(client, &told).await
             }
             Next::Beat => beat(client).await,
@@ -67,6 +68,17 @@ pub(super) async fn run(client: &Client) {
     }
 }
 
+/// What servers are told of the node.
+struct Told {
+    view: Arc<NodeView>,
+    serves: Option<ServedAt>,
+}
+
+fn told_of(client: &Client) -> Told {
+    let view = client.node.views().borrow().clone();
+    Told { view, serves: client.serves.borrow().clone() }
+}
+
 enum Failed {
     NotKnown,
     Other(String),
@@ -86,16 +98,17 @@ async fn calls(client: &Client) -> Result<crate::servers::ServerCalls, Failed> {
     client.calls(Line::Live).await.map_err(|error| Failed::Other(causes::chain(&error)))
 }
 
-async fn register(client: &Client, view: &NodeView) -> Result<Heartbeat, Failed> {
+async fn register(client: &Client, told: &Told) -> Result<Heartbeat, Failed> {
     let facts = NodeRegistrationFacts {
         secret: client.options.secret.clone(),
         class: client.options.class.clone(),
         pool: client.options.pool.clone(),
-        // Servers reach the node through its own connection.
-        http_address: String::new(),
+        // Servers reach the node through its own connection; other nodes fetch disks there.
+        http_address: told.serves.as_ref().map(|at| at.address.clone()).unwrap_or_default(),
+        tls: told.serves.as_ref().is_some_and(|at| at.tls),
         now: client.options.clock.now(),
     };
-    let node = described::node(view, &facts);
+    let node = described::node(&told.view, &facts);
     let token = client.credentials().to_register().to_owned();
     let registered = calls(client).await?.showing(&token).register(node).await;
     if let Err(error) = &registered
@@ -123,12 +136,21 @@ async fn keep(client: &Client, standing: Option<Standing>) {
 }
 
 /// Wait for the next heartbeat, or for the node to be another one than the servers were told of.
-async fn until_next(client: &Client, told: &NodeView, within: Duration) -> Next {
-    let mut views = client.node.views();
+async fn until_next(client: &Client, told: &Told, within: Duration) -> Next {
+    let (mut views, mut serves) = (client.node.views(), client.serves.clone());
     let within = within.clamp(CLUSTER_BEAT_MIN, CLUSTER_BEAT_MAX);
     let due = clock::timeout(within, async {
-        // An error means that the agent ends.
-        drop(views.wait_for(|now| differs(told, now)).await);
+        let elsewhere = async {
+            if serves.wait_for(|now| *now != told.serves).await.is_err() {
+                // Nobody says more of it.
+                std::future::pending::<()>().await;
+            }
+        };
+        tokio::select! {
+            // An error means that the agent ends.
+            _changed = views.wait_for(|now| differs(&told.view, now)) => {}
+            () = elsewhere => {}
+        }
         clock::sleep(CLUSTER_NODE_CHANGES_WALL).await;
     });
     if due.await.is_some() { Next::Register } else { Next::Beat }

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use ostler_model::alloc::Allocation;
 use ostler_model::ids::{AllocId, JobId};
+use ostler_model::other_nodes::{DiskPieces, NoDisk};
 use ostler_model::ports::BoxFuture;
 use ostler_model::saved::AcknowledgedState;
 use ostler_model::server_address::ServerAddress;
@@ -14,6 +15,7 @@ use tokio::sync::watch;
 
 use crate::credentials::Standing;
 use crate::dial::DialError;
+use crate::previous::DiskSource;
 use crate::session::{Arrivals, Session};
 
 /// An allocation as the node has it.
@@ -93,6 +95,15 @@ pub trait ClusterNode: Send + Sync {
 
     /// What servers have acknowledged of these, by the records.
     fn acknowledged(&self, of: &[AllocId]) -> BTreeMap<AllocId, AcknowledgedState>;
+}
+
+/// The way to the disk of an allocation on another node.
+pub trait DiskDoor: Send + Sync {
+    /// Ask for it.
+    fn fetch<'a>(
+        &'a self,
+        from: &'a DiskSource,
+    ) -> BoxFuture<'a, Result<Box<dyn DiskPieces>, NoDisk>>;
 }
 
 /// The way to a server.

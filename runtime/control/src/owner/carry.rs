@@ -173,6 +173,7 @@ impl Owner {
             kill_timeout_max: KILL_TIMEOUT_MAX,
             previous,
             disk_watch: self.disk_watch.clone(),
+            other_nodes: options.other_nodes.clone(),
         }
     }
 

@@ -12,8 +12,8 @@ use std::time::Duration;
 
 use super::*;
 use ostler_model::config::{
-    AnswerGrants, FailurePolicy, GcConfig, LimitOverrides, QuarantineFor, UpgradeMode, WasmConfig,
-    WasmWorkerConfig, WorkerScope,
+    AnswerGrants, FailurePolicy, GcConfig, HttpConfig, LimitOverrides, QuarantineFor, UpgradeMode,
+    WasmConfig, WasmWorkerConfig, WorkerScope,
 };
 use ostler_model::grants::{CommandGrant, FileGrant};
 
@@ -81,6 +81,18 @@ tls {
   ca_file   = "ca.pem"
   cert_file = "/etc/node.pem"
   key_file  = "node-key.pem"
+  http      = true
+  verify_https_client = true
+}
+bind_addr = "0.0.0.0"
+ports {
+  http = 5646
+}
+addresses {
+  http = "10.1.2.4"
+}
+advertise {
+  http = "edge.example"
 }
 wasm {
   tasks_max = 20000
@@ -147,6 +159,13 @@ plugin "mock" { enabled = false }
     let own = ("/etc/node.pem".into(), "/etc/ostler/node-key.pem".into());
     assert_eq!((tls.ca_file, tls.own), ("/etc/ostler/ca.pem".into(), Some(own)));
     assert!(tls.verify_server_hostname);
+    let http = HttpConfig {
+        port: Some(5_646),
+        bind_addr: "0.0.0.0".parse().ok(),
+        address: "10.1.2.4".parse().ok(),
+        advertised: Some(("edge.example".to_owned(), None)),
+    };
+    assert_eq!(cluster.http, http);
     assert_eq!(config.wasm, WasmConfig { tasks_max: Some(20_000), dense: Some(true) });
     assert_eq!(config.plugins["mock"].enabled, Some(false));
     assert_eq!(config.plugins["mock"].grants, None);
@@ -535,4 +554,28 @@ fn a_cluster_that_cannot_be_joined_so_is_told_with_the_lines() {
     for part in expected {
         assert!(found.iter().any(|line| line.starts_with(part)), "{part}: {found:#?}");
     }
+}
+
+#[test]
+fn where_disks_cannot_be_served_is_told_with_the_lines() {
+    let text = "bind_addr = \"everywhere\"\nports {\n http = 65536\n}\naddresses {\n http = \"edge\"\n}\n\
+                advertise {\n http = \"http://edge\"\n}\ntls {\n ca_file = \"c\"\n http = false\n \
+                verify_https_client = false\n}\nports {\n rpc = 4647\n}";
+    let found = problems(text);
+    let expected = [
+        "1:13 \"everywhere\" is no IP address",
+        "3:9 http",
+        "6:9 \"edge\" is no IP address",
+        "9:9 \"http://edge\" is no HOST or HOST:PORT",
+        "13:9 http = false",
+        "14:24 verify_https_client = false",
+    ];
+    for part in expected {
+        assert!(found.iter().any(|line| line.starts_with(part)), "{part}: {found:#?}");
+    }
+    let text = "advertise {\n http = \"[fd00::1]:81\"\n}\nports {\n http = 0\n}";
+    let config =
+        crate::parse_agent_config(text.as_bytes(), Path::new("/etc/ostler/a.hcl")).unwrap();
+    assert_eq!(config.cluster.http.advertised, Some(("fd00::1".to_owned(), Some(81))));
+    assert_eq!(config.cluster.http.port, Some(0));
 }

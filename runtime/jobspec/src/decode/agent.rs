@@ -1,15 +1,15 @@
 //! The agent's configuration file: the same syntax, machinery and messages as a job file.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use super::client::{ClientKeys, TlsKeys, client, tls};
 use super::grants::GrantKeys;
+use super::http::{AddressesKeys, AdvertiseKeys, PortsKeys, http, ip};
 use super::trust::{RegistryKeys, TrustKeys, registries, trust};
 use super::{named, offset};
-use crate::diagnostic::{Diagnostics, shown};
+use crate::diagnostic::Diagnostics;
 use crate::keys::Bounds::{Time, Whole};
 #[cfg(test)]
 use crate::keys::tests::reference::{gc_defaults, limit_defaults, wasm_defaults};
@@ -70,6 +70,14 @@ keys! {
         region: Given<String>, "`global`";
         /// How servers are known, and this node to them.
         tls: Option<TlsKeys>;
+        /// Address at which other nodes of the cluster are answered, where `addresses` says nothing.
+        bind_addr: Given<String>, "`host_ip`";
+        /// The port of that.
+        ports: Option<PortsKeys>;
+        /// The address of that.
+        addresses: Option<AddressesKeys>;
+        /// What other nodes are told of that.
+        advertise: Option<AdvertiseKeys>;
         /// How many WASM tasks there may be, and how they are held.
         wasm: Option<WasmKeys>;
         /// What `${meta.…}` stands for on this node.
@@ -82,9 +90,7 @@ keys! {
         plugins "plugin": Vec<PluginKeys>;
     }
     not_yet {
-        "bind_addr" [hint("host_ip is the address assigned with ports")];
-        "server"; "log_level" [hint("use -v or OSTLER_LOG")]; "ports"; "addresses";
-        "advertise"; "telemetry"; "acl"; "consul"; "vault";
+        "server"; "log_level" [hint("use -v or OSTLER_LOG")]; "telemetry"; "acl"; "consul"; "vault";
         "limits" [hint("limits of a plugin stand in its plugin block")];
     }
 }
@@ -286,14 +292,15 @@ pub fn agent_config(input: &[u8], file: &Path) -> Result<AgentConfig, Diagnostic
 fn agent(file: Block, cx: &mut Context<'_>) -> AgentConfig {
     let keys = AgentKeys::read(file, cx);
     let tls = keys.tls.and_then(|block| tls(block, cx));
+    let http = http(keys.bind_addr, keys.ports, keys.addresses, keys.advertise, cx);
     let (client, cluster, mut meta) =
-        client(keys.client.unwrap_or_default(), keys.region.filled(cx), tls, cx);
+        client(keys.client.unwrap_or_default(), keys.region.filled(cx), tls, http, cx);
     // One key in both places is the top's.
     meta.extend(keys.meta);
     AgentConfig {
         node_name: keys.name.filled(cx),
         datacenter: keys.datacenter.filled(cx),
-        host_ip: host_ip(keys.host_ip, cx),
+        host_ip: ip(keys.host_ip, cx),
         data_dir: keys.data_dir.value,
         plugin_dir: keys.plugin_dir.value,
         jobs_dir: keys.jobs_dir.value,
@@ -308,13 +315,6 @@ fn agent(file: Block, cx: &mut Context<'_>) -> AgentConfig {
         registries: registries(keys.registries, cx),
         plugins: plugins(keys.plugins, cx),
     }
-}
-
-fn host_ip(given: Given<String>, cx: &mut Context<'_>) -> Option<IpAddr> {
-    let at = given.at;
-    let text = given.filled(cx)?;
-    let message = || format!("{} is no IP address; write for example \"127.0.0.1\"", shown(&text));
-    text.parse().map_err(|_| cx.error(at, message())).ok()
 }
 
 fn plugins(blocks: Vec<PluginKeys>, cx: &mut Context<'_>) -> BTreeMap<String, PluginBlock> {

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use crate::keys::Bounds::Whole;
 use crate::keys::{Context, Given, MOST, Texts, hint, keys};
-use ostler_model::config::{ClientConfig, ClusterConfig, TlsConfig};
+use ostler_model::config::{ClientConfig, ClusterConfig, HttpConfig, TlsConfig};
 use ostler_model::limits::CLUSTER_SERVERS_MAX;
 use ostler_model::server_address::ServerAddress;
 
@@ -54,10 +54,13 @@ keys! {
         key_file: Given<PathBuf>, "none";
         /// Must a server's certificate name `server.REGION.nomad`? Nomad's default is `false`.
         verify_server_hostname: Given<bool>, "`true`";
+        /// Other nodes are answered with TLS.
+        http: Given<bool>, "`true`";
+        /// Must they have a certificate of the authorities? Nomad's default is `false`.
+        verify_https_client: Given<bool>, "`true`";
     }
     not_yet {
-        "http" [hint("the API is a socket that only its user can open")];
-        "rpc_upgrade_mode"; "verify_https_client"; "tls_cipher_suites"; "tls_min_version";
+        "rpc_upgrade_mode"; "tls_cipher_suites"; "tls_min_version";
         "tls_prefer_server_cipher_suites";
     }
 }
@@ -67,6 +70,7 @@ pub(super) fn client(
     keys: ClientKeys,
     region: Option<String>,
     tls: Option<TlsConfig>,
+    http: HttpConfig,
     cx: &mut Context<'_>,
 ) -> (ClientConfig, ClusterConfig, BTreeMap<String, String>) {
     if keys.enabled.value == Some(false) {
@@ -89,7 +93,7 @@ pub(super) fn client(
     let (node_class, node_pool) = (keys.node_class.filled(cx), keys.node_pool.filled(cx));
     let disable_remote_exec = keys.disable_remote_exec.value.unwrap_or(false);
     let cluster =
-        ClusterConfig { servers, region, node_class, node_pool, disable_remote_exec, tls };
+        ClusterConfig { servers, region, node_class, node_pool, disable_remote_exec, tls, http };
     (ClientConfig { cpu_total_compute, memory_total_mb }, cluster, keys.meta)
 }
 
@@ -99,6 +103,18 @@ pub(super) fn tls(keys: TlsKeys, cx: &mut Context<'_>) -> Option<TlsConfig> {
             keys.rpc.at,
             "rpc = false: leave the tls block out to speak to servers without it",
         );
+    }
+    if keys.http.value == Some(false) {
+        cx.error(
+            keys.http.at,
+            "http = false: with a tls block other nodes are answered with TLS or, by ports { http = 0 }, not \
+             at all",
+        );
+    }
+    if keys.verify_https_client.value == Some(false) {
+        let why =
+            "verify_https_client = false: other nodes must have a certificate of the authorities";
+        cx.error(keys.verify_https_client.at, why);
     }
     let at = keys.at;
     let own = match (keys.cert_file.value, keys.key_file.value) {

@@ -68,7 +68,7 @@ keys! {
     struct DiskKeys: "ephemeral_disk", for EphemeralDisk (EphemeralDisk::default()) {
         /// The next allocation of the same index on this node gets its data.
         sticky / Sticky: Given<bool>;
-        /// As `sticky`.
+        /// As `sticky`, and from another node of the cluster too.
         migrate / Migrate: Given<bool>;
         /// MiB that the shared directory and those of the tasks may hold together.
         size_mb "size" / SizeMB: Given<u32> [Whole(EPHEMERAL_DISK_MB_MIN as i64, MOST)];

@@ -52,7 +52,7 @@ pub(super) const SHARED: &str = "alloc";
 /// What of it tasks write, whoever they run as.
 const LENT: [&str; 2] = ["data", "tmp"];
 pub(super) const PUBLIC: Mode = Mode::from_raw_mode(0o755);
-const PRIVATE: Mode = Mode::from_raw_mode(0o700);
+pub(super) const PRIVATE: Mode = Mode::from_raw_mode(0o700);
 
 /// The directory of one allocation, made or found.
 #[derive(Debug)]
@@ -233,6 +233,16 @@ impl AllocDir {
         ensure_closed(dir.as_fd(), "secrets", PRIVATE, &paths.secrets)?;
         ensure_closed(dir.as_fd(), "tmp", PUBLIC, &paths.tmp)?;
         Ok(paths)
+    }
+
+    /// A directory below this one in which the same parts have the same places; none where it is not there.
+    pub(super) fn below(&self, name: &str) -> Result<Option<Self>, AllocDirError> {
+        let path = self.path.join(name);
+        match open_child(self.dir.as_fd(), name, &path) {
+            Ok(dir) => Ok(Some(Self { alloc: self.alloc, path, dir })),
+            Err(error) if is_missing(&error) => Ok(None),
+            Err(error) => Err(error),
+        }
     }
 
     /// The open directory.

@@ -13,8 +13,8 @@
 //! | hook | prerun | later |
 //! |---|---|---|
 //! | `alloc_dir` | builds the directory; one that is gone is made again, unless a run lives in it | destroy: removes it |
-//! | `await_previous` | waits until the previous allocations run nothing | post-run: the same for those that are to stop, for who waits for this one |
-//! | `disk_migration` | takes over its data, or that of the one before it if it never started; never fails the allocation | |
+//! | `await_previous` | waits until the previous allocations run nothing, on another node too | post-run: the same for those that are to stop, for who waits for this one |
+//! | `disk_migration` | takes over its data, or that of the one before it if it never started, or fetches it from another node; never fails the allocation | |
 //! | `health` | begins to watch, unless it was judged | update: anew; pre-kill: ends |
 //! | `max_run_duration` | sets the deadline | update: anew |
 //! | `disk_size` | begins to measure | post-run: ends |
@@ -30,6 +30,7 @@
 pub(super) mod background;
 mod dir;
 mod disk_size;
+mod fetch;
 mod health;
 mod max_run;
 mod migrate;
@@ -50,10 +51,11 @@ use ostler_model::alloc::{AllocState, Allocation, ClientStatus};
 use ostler_model::causes;
 use ostler_model::clock::Clock;
 use ostler_model::event::TaskEvent;
-use ostler_model::ids::TaskName;
+use ostler_model::ids::{AllocId, TaskName};
 use ostler_model::limits::HOOK_WALL_MAX;
+use ostler_model::other_nodes::OtherNodes;
 use ostler_model::ports::BoxFuture;
-use ostler_state::StateStore;
+use ostler_state::{Key, StateStore};
 
 pub use self::background::Background;
 pub use self::run::{
@@ -92,6 +94,8 @@ pub struct AllocScope {
     pub disk_watch: DiskWatch,
     /// Where its tasks find what was made for their first runs.
     pub first: Arc<[FirstRun]>,
+    /// The other nodes of the cluster that this is a node of.
+    pub other_nodes: Option<Arc<dyn OtherNodes>>,
 }
 
 /// What is made for the first run of a task together with the allocation's directory.
@@ -109,6 +113,19 @@ impl AllocScope {
     /// Tell the owner; nobody needs it any more when the owner is gone.
     pub async fn tell(&self, news: News) {
         let _gone = self.owner.send(Box::new(news)).await;
+    }
+
+    /// Who can tell of this allocation, and has its disk: it is not one of this node.
+    pub(super) fn elsewhere(&self, id: AllocId) -> Option<&Arc<dyn OtherNodes>> {
+        let others = self.other_nodes.as_ref()?;
+        match self.store.get::<Allocation>(&Key::Alloc(id)) {
+            Ok(None) => Some(others),
+            Ok(Some(_)) => None,
+            Err(error) => {
+                tracing::error!(alloc = %id, %error, "whether it is one of this node is not known");
+                None
+            }
+        }
     }
 
     /// Change the allocation's directory on a blocking thread, one change after the other. A caller

@@ -17,8 +17,8 @@
 //! An allocation that never started leaves what it was to take over to its own successor
 //! ([`inherit`]), wherever that lies.
 //!
-//! Only for allocations of one node. Fetching the data from another one (a snapshot as a tar stream)
-//! comes when this agent joins servers; until then `migrate` does what `sticky` does.
+//! What comes from another node ([`fetch`]) is unpacked below the new directory first, in a place that no task
+//! sees. Once it is there as a whole, and durable, it is moved from there in the same way.
 //!
 //! Of the ledger (reference §1.14, §2.10):
 //! - B35 (#18108), the previous logs destroyed: `the_previous_allocation_keeps_its_logs_and_secrets`.
@@ -26,8 +26,9 @@
 //! - reused allocation ids: `an_unfinished_move_from_another_allocation_is_not_mixed_up`.
 //! - a local move that is not atomic as a whole: `a_stop_at_any_step_…`.
 //! - what was moved by a move that then failed, thrown away: `take_over`.
-//! - hostile tar streams: cannot happen, there are none yet.
+//! - hostile tar streams: [`crate::alloc::snapshot`].
 
+mod fetch;
 mod inherit;
 mod journal;
 mod take_over;
@@ -42,6 +43,7 @@ use rustix::fs::Mode;
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
+pub use self::fetch::{FetchedDir, move_fetched};
 pub use self::inherit::{Inherited, inherit};
 use self::journal::Journal;
 pub use self::take_over::{NotTakenOver, take_over};
@@ -62,7 +64,7 @@ pub enum MovedDir {
 
 impl MovedDir {
     /// The directory it lies in, and its name there.
-    fn place(&self) -> (&str, &'static str) {
+    pub(super) fn place(&self) -> (&str, &'static str) {
         match self {
             Self::Data => (SHARED, "data"),
             Self::Local(task) => (task.as_str(), "local"),
@@ -166,10 +168,30 @@ pub fn move_data(
     move_in_steps(root, from, to, tasks, &mut |_| Ok(()))
 }
 
+/// Where the data of another allocation is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Origin {
+    /// In its directory, on this node.
+    Here,
+    /// Fetched, below the directory of the one that gets it.
+    Fetched,
+}
+
 /// Asked before each step that changes the disk; tests stop there as a crash would.
 type Step<'a> = &'a mut dyn FnMut(&'static str) -> Result<(), MigrateError>;
 
 fn move_in_steps(
+    root: &Path,
+    from: AllocId,
+    to: AllocId,
+    tasks: &[TaskName],
+    step: Step<'_>,
+) -> Result<MigratedData, MigrateError> {
+    move_from(Origin::Here, root, from, to, tasks, step)
+}
+
+fn move_from(
+    origin: Origin,
     root: &Path,
     from: AllocId,
     to: AllocId,
@@ -183,6 +205,9 @@ fn move_in_steps(
     let target = AllocDir::open(root, to)?;
     let begun = match Journal::read(&target)? {
         Some(journal) if journal.from == from && journal.done => {
+            if journal.fetched {
+                fetch::clear_away(&target);
+            }
             return Ok(MigratedData { items: journal.items });
         }
         Some(journal) if journal.from == from => Some(journal),
@@ -191,10 +216,11 @@ fn move_in_steps(
         }
         _ => None,
     };
-    let source = match AllocDir::open(root, from) {
-        Ok(source) => Some(source),
-        Err(AllocDirError::Missing { .. }) => None,
-        Err(error) => return Err(error.into()),
+    // What was begun goes on from where it was begun.
+    let fetched = begun.as_ref().map_or(origin == Origin::Fetched, |begun| begun.fetched);
+    let source = match fetched {
+        true => fetch::fetched(&target)?,
+        false => there(AllocDir::open(root, from))?,
     };
     let mut items: BTreeSet<MovedDir> = tasks.iter().cloned().map(MovedDir::Local).collect();
     items.insert(MovedDir::Data);
@@ -208,7 +234,7 @@ fn move_in_steps(
         return Ok(MigratedData::nothing());
     }
     let all: BTreeSet<MovedDir> = planned.into_iter().chain(to_move.iter().cloned()).collect();
-    let mut journal = Journal { from, items: all.into_iter().collect(), done: false };
+    let mut journal = Journal { from, items: all.into_iter().collect(), done: false, fetched };
     if begun.as_ref() != Some(&journal) {
         step("sync the root")?;
         sync(&open_root(root)?, root)?;
@@ -221,8 +247,21 @@ fn move_in_steps(
         journal.items.retain(|item| has_content(&target, item).unwrap_or(false));
     }
     journal.done = true;
-    journal.write(&target, step)?;
+    journal.write(&target, &mut *step)?;
+    if fetched {
+        step("remove the place of the fetch")?;
+        fetch::clear_away(&target);
+    }
     Ok(MigratedData { items: journal.items })
+}
+
+/// A directory that may be missing.
+fn there(opened: Result<AllocDir, AllocDirError>) -> Result<Option<AllocDir>, AllocDirError> {
+    match opened {
+        Ok(dir) => Ok(Some(dir)),
+        Err(AllocDirError::Missing { .. }) => Ok(None),
+        Err(error) => Err(error),
+    }
 }
 
 /// Which of `items` have something to move. Refused as a whole when one has nowhere to go.

@@ -28,5 +28,8 @@ pub const NOMAD_STATS_INTERVAL_MIN: Duration = Duration::from_millis(250);
 pub const NOMAD_RECOVER_TRIES: u32 = 20;
 /// Pause between two of these.
 pub const NOMAD_RECOVER_PAUSE: Duration = Duration::from_millis(500);
+/// How long a driver that cannot run, because another process has its data directory for example, says so
+/// before it is tried again.
+pub const NOMAD_FINGERPRINT_PAUSE: Duration = Duration::from_secs(5);
 /// Largest record of a task that is read again, bytes: a driver's handle, and identities of processes.
 pub const NOMAD_RECORD_BYTES_MAX: u64 = MIB;

@@ -91,6 +91,12 @@ fn said(
     (FingerprintResponse { attributes, health: state.into(), health_description, err }, outcome)
 }
 
+/// Of a driver that this process cannot run.
+pub(crate) fn unhealthy(why: &str) -> FingerprintResponse {
+    let (health, health_description) = (WireHealth::Unhealthy.into(), why.to_owned());
+    FingerprintResponse { health, health_description, ..Default::default() }
+}
+
 fn text(text: &str) -> Attribute {
     Attribute { value: Some(Value::StringVal(text.to_owned())), unit: String::new() }
 }

@@ -61,10 +61,15 @@ impl Records {
         Ok(Self(dir))
     }
 
+    /// What the files of all runs of a task begin with.
+    fn begin(run: &RunId) -> String {
+        let digest = Digest::of(run.of_task().as_bytes()).to_string();
+        digest.rsplit(':').next().unwrap_or_default().to_owned()
+    }
+
     fn path(&self, run: &RunId) -> PathBuf {
-        let digest = Digest::of(run.as_str().as_bytes()).to_string();
-        let digest = digest.rsplit(':').next().unwrap_or_default();
-        self.0.join(format!("{digest}.json"))
+        let number = run.as_str().rsplit('/').next().unwrap_or_default();
+        self.0.join(format!("{}-{number}.json", Self::begin(run)))
     }
 
     /// Keep what is known of a run. Blocks.
@@ -81,6 +86,22 @@ impl Records {
     /// What is kept of a run. Blocks.
     pub(crate) fn of(&self, run: &RunId) -> Option<RunKept> {
         Self::read(&self.path(run)).filter(|kept| kept.run == *run)
+    }
+
+    /// What is kept of other runs of the same task. Blocks.
+    pub(crate) fn others_of(&self, run: &RunId) -> io::Result<Vec<RunKept>> {
+        let begin = Self::begin(run);
+        let mut others = Vec::new();
+        for entry in fs::read_dir(&self.0)? {
+            let entry = entry?;
+            let name = entry.file_name();
+            let of_task = name.to_str().is_some_and(|name| name.starts_with(&begin));
+            let kept = of_task.then(|| Self::read(&entry.path())).flatten();
+            others.extend(
+                kept.filter(|kept| kept.run != *run && kept.run.of_task() == run.of_task()),
+            );
+        }
+        Ok(others)
     }
 
     fn read(path: &Path) -> Option<RunKept> {
@@ -200,6 +221,12 @@ mod tests {
         assert_eq!(RunKept::decoded(&kept.encoded()), Some(kept));
         spawned.give_up();
         assert!(spawned.add(identity).is_err());
+        let later = RunId::new(AllocId::default(), &TaskName::new("web").unwrap(), 8);
+        let other = RunId::new(AllocId::default(), &TaskName::new("web2").unwrap(), 8);
+        let others = records.others_of(&later).unwrap();
+        assert_eq!(others.first().map(|kept| &kept.run), Some(&run));
+        assert!(records.others_of(&run).unwrap().is_empty());
+        assert!(records.others_of(&other).unwrap().is_empty());
         records.forget(&run);
         assert_eq!(records.of(&run), None);
         assert_eq!(RunKept::decoded(b"{}"), None);

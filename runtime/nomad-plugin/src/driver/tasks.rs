@@ -2,10 +2,13 @@
 //!
 //! ```text
 //! start ─► driver.start ─► held ─► record ─► release ─► watched ─► exited ─► end
-//!   └ the same task again: what became of it, by its record
+//!   ├ the same run again: what became of it, by its record
+//!   └ another run of the same task is there: Nomad died before it had its handle, and it is ended first
 //! recover ─► adopt ─ runs ─► driver.recover ─► watched
 //!              └ lost, or the driver does not know it ─► whatever is left of it is ended: Nomad starts anew
 //! ```
+
+mod earlier;
 
 use std::collections::{HashMap, HashSet};
 use std::path::Path;
@@ -23,11 +26,10 @@ use crate::proto::driver as wire;
 use ostler_agent::alone::LivePlugin;
 use ostler_model::clock::{self, Clock};
 use ostler_model::limits::{
-    DRIVER_CALL_WALL_MAX, KILL_GRACE, NOMAD_RECOVER_PAUSE, NOMAD_RECOVER_TRIES, PLUGIN_CALL_SLACK,
-    POLL_INTERVAL_MIN, START_WALL_MAX,
+    DRIVER_CALL_WALL_MAX, KILL_GRACE, PLUGIN_CALL_SLACK, POLL_INTERVAL_MIN, START_WALL_MAX,
 };
 use ostler_model::ports::{
-    Adoption, BoxFuture, Driver, Inspected, PluginCallError, Started, TaskContext, Workloads,
+    BoxFuture, Driver, Inspected, PluginCallError, Started, TaskContext, Workloads,
 };
 use ostler_model::session::{ExecSession, TerminalSize};
 use ostler_model::task::{ExitResult, RawExit, Workload};
@@ -157,6 +159,7 @@ impl Tasks {
         let broken = |error: said::SaidError| refused::start(error.to_string(), false);
         let spawned = Arc::new(Spawned::default());
         let context = Arc::new(said::context(&task, &spawned, &self.events).map_err(broken)?);
+        self.end_others(&task, &context).await?;
         let fs = self.driver.capabilities().fs_isolation;
         let config = said::config(&task, &context, (&self.schema, fs)).map_err(broken)?;
         let wrong = self.driver.validate(&config.config);
@@ -282,100 +285,6 @@ impl Tasks {
         let bound = DRIVER_CALL_WALL_MAX.max(own);
         let late = || PluginCallError::Recoverable(format!("no answer within {bound:?}"));
         clock::timeout(bound, call).await.unwrap_or_else(|| Err(late()))
-    }
-
-    /// Own a task of an earlier process again.
-    pub(crate) async fn recover(self: &Arc<Self>, handle: wire::TaskHandle) -> Result<(), Status> {
-        let task =
-            handle.config.ok_or_else(|| Status::invalid_argument("no task in the handle"))?;
-        let _turn = self.turn(&task.id)?;
-        if self.task(&task.id).is_ok() {
-            return Ok(());
-        }
-        if handle.version != VERSION {
-            let text = format!("a handle of version {}, not {VERSION}", handle.version);
-            return Err(Status::invalid_argument(text));
-        }
-        let kept = RunKept::decoded(&handle.driver_state);
-        let kept = kept.ok_or_else(|| Status::invalid_argument("the handle is not readable"))?;
-        let spawned = Arc::new(Spawned::default());
-        let context = said::context(&task, &spawned, &self.events)
-            .map_err(|error| Status::invalid_argument(error.to_string()))?;
-        if kept.run != context.run_id {
-            return Err(Status::invalid_argument("the handle is that of another task"));
-        }
-        // The record may know processes that came later.
-        let (records, run) = (self.records.clone(), kept.run.clone());
-        let newer = tokio::task::spawn_blocking(move || records.of(&run)).await.ok().flatten();
-        let kept = newer.unwrap_or(kept);
-        self.own((task.id.clone(), task.name), Arc::new(context), kept, spawned).await
-    }
-
-    /// Own a run again, running or ended. After an error nothing of it is left.
-    async fn own(
-        self: &Arc<Self>,
-        names: (String, String),
-        context: Arc<TaskContext>,
-        kept: RunKept,
-        spawned: Arc<Spawned>,
-    ) -> Result<(), Status> {
-        match self.owned(&context, kept.clone()).await {
-            Ok(owned) => {
-                let (records, known) = (self.records.clone(), Arc::clone(&spawned));
-                let again = owned.clone();
-                let written = tokio::task::spawn_blocking(move || known.keep(&records, again));
-                if let Ok(Err(error)) = written.await {
-                    tracing::warn!(run = %owned.run, %error, "the record of a run cannot be written");
-                }
-                self.watch(Task::new(names, context, owned, spawned));
-                Ok(())
-            }
-            Err(reason) => {
-                spawned.give_up();
-                if matches!(kept.workload, Workload::Poll(_)) {
-                    let ended = self.driver.kill(Arc::clone(&context), kept.handle.clone());
-                    let _gone = self.bounded(ended).await;
-                }
-                self.live.workloads.kill_run(&kept.run);
-                if !self.live.workloads.end_leftovers(&kept.run, &kept.identities).await {
-                    tracing::error!(run = %kept.run, "something of a lost run does not end");
-                }
-                self.forget(&kept.run).await;
-                Err(Status::not_found(reason))
-            }
-        }
-    }
-
-    async fn owned(&self, context: &Arc<TaskContext>, kept: RunKept) -> Result<RunKept, String> {
-        let polled = matches!(kept.workload, Workload::Poll(_));
-        let mut why = String::new();
-        for look in 0..NOMAD_RECOVER_TRIES {
-            if look > 0 {
-                clock::sleep(NOMAD_RECOVER_PAUSE).await;
-            }
-            match self.live.workloads.adopt(&kept.run, &kept.identities, &kept.workload) {
-                Adoption::Ended(_) => return Ok(kept),
-                Adoption::NotRun => return Err("it was never let go".to_owned()),
-                Adoption::Rebooted => return Err("the machine was restarted".to_owned()),
-                Adoption::Unknown if !polled => {
-                    return Err("it ended with the process that ran it".to_owned());
-                }
-                Adoption::NotNow(reason) => {
-                    why = reason;
-                    continue;
-                }
-                Adoption::Running | Adoption::Unknown => {}
-            }
-            let call = self.driver.recover(Arc::clone(context), kept.handle.clone());
-            match self.bounded(call).await {
-                Ok(Started { handle, workload }) => {
-                    return Ok(RunKept { handle, workload, ..kept });
-                }
-                Err(error) if error.recoverable() => why = error.to_string(),
-                Err(error) => return Err(error.to_string()),
-            }
-        }
-        Err(why)
     }
 
     /// End a task: asked first, then killed, by its driver and at last by the host.

@@ -132,6 +132,7 @@ impl Agent {
             rng: rng.clone(),
             recorded_index: recorded.index(),
             holds: Holds::default(),
+            other_nodes: None,
         });
         devices.set_book(control.ledger_book());
         if let Some(first) = devices.add(SimDevices { world: world.clone(), name }) {

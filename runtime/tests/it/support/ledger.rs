@@ -72,13 +72,23 @@ impl Ledger {
         lines.get(&(what.to_owned(), alloc.id().to_owned())).copied().unwrap_or_default()
     }
 
+    /// Processes of tasks.
+    pub fn processes(&self) -> Vec<u32> {
+        let all = processes_of(self.dir.path()).into_iter();
+        all.filter(|pid| alloc_of_process(*pid).is_some()).collect()
+    }
+
     /// The allocations whose processes there are, once each.
     pub fn live(&self) -> Vec<String> {
-        let mut live: Vec<_> =
-            processes_of(self.dir.path()).into_iter().filter_map(alloc_of_process).collect();
+        let mut live: Vec<_> = self.processes().into_iter().filter_map(alloc_of_process).collect();
         live.sort();
         live.dedup();
         live
+    }
+
+    /// Did no allocation ever have two processes?
+    pub fn never_two_at_once(&self) -> bool {
+        self.lines().keys().all(|(what, _)| what != "twice")
     }
 
     /// Wait until all is as the servers want it, and say what was not so on the way.

@@ -39,7 +39,7 @@ fn program() -> Option<PathBuf> {
     program
 }
 
-fn free_port() -> u16 {
+pub fn free_port() -> u16 {
     let listener = std::net::TcpListener::bind(("127.0.0.1", 0)).unwrap();
     listener.local_addr().unwrap().port()
 }
@@ -405,6 +405,12 @@ impl Drop for NomadClient {
             let killed =
                 pid.map(|pid| rustix::process::kill_process(pid, rustix::process::Signal::KILL));
             let _ended_already = killed;
+        }
+        // It mounts the secrets of each task, and leaves them so.
+        let mounts = std::fs::read_to_string("/proc/mounts").unwrap_or_default();
+        let places = mounts.lines().filter_map(|line| line.split_whitespace().nth(1));
+        for place in places.filter(|place| Path::new(place).starts_with(self.0.dir.path())) {
+            let _gone = rustix::mount::unmount(place, rustix::mount::UnmountFlags::DETACH);
         }
     }
 }

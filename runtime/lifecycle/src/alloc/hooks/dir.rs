@@ -138,6 +138,7 @@ mod tests {
                 Clock::default(),
             ),
             first: Arc::new([]),
+            other_nodes: None,
         };
         // A making that is slow, abandoned as a stop abandons it.
         let (go, went) = mpsc::channel::<()>();

@@ -6,14 +6,21 @@
 //!
 //! A previous one that never started took nothing over that it used: its own previous one has the data,
 //! and so on. What is on record of them is durable, because they are over.
+//!
+//! What another node has is fetched, where the group says `migrate` and this is a node of a cluster.
 
-use super::{AllocHook, AllocScope, HookResult, News};
+use std::time::Duration;
+
+use super::fetch::DiskFetch;
+use super::{AllocHook, AllocScope, HookFailure, HookResult, News};
 use crate::alloc::migrate::{self, Inherited, NotTakenOver};
 use crate::task::handle::LocalState;
 use ostler_model::alloc::Allocation;
 use ostler_model::causes::chain;
+use ostler_model::clock;
 use ostler_model::event::{EventKind, TaskEvent};
 use ostler_model::ids::{AllocId, TaskName};
+use ostler_model::limits::HOOK_WALL_MAX;
 use ostler_model::task::TaskState;
 use ostler_state::{Key, Prefix, StateError, StateStore};
 
@@ -22,6 +29,12 @@ pub(super) struct MigrateHook;
 impl AllocHook for MigrateHook {
     fn name(&self) -> &'static str {
         "disk_migration"
+    }
+
+    /// What is moved on this node is moved soon. What is fetched takes as long as it takes, within a bound of
+    /// its own; a stop drops it.
+    fn wall(&self) -> Option<Duration> {
+        None
     }
 
     fn prerun<'a>(&'a self, scope: &'a AllocScope) -> HookResult<'a> {
@@ -41,8 +54,10 @@ impl AllocHook for MigrateHook {
             let tasks: Vec<TaskName> = group.tasks.iter().map(|t| t.name.clone()).collect();
             let store = scope.store.clone();
             let moving = move || migrate::inherit(&root, &line(&store, from), to, &tasks);
-            let Some(Inherited { from, moved }) = scope.on_disk(moving).await? else {
-                return Ok(());
+            let moving = clock::timeout(HOOK_WALL_MAX, scope.on_disk(moving)).await;
+            let late = || HookFailure::of_the_node(format!("did not end within {HOOK_WALL_MAX:?}"));
+            let Some(Inherited { from, moved }) = moving.ok_or_else(late)?? else {
+                return fetch(scope, from).await;
             };
             let text = match moved {
                 Ok(moved) => {
@@ -66,6 +81,27 @@ impl AllocHook for MigrateHook {
             Ok(())
         })
     }
+}
+
+/// Nobody on this node has it: another one may.
+async fn fetch(scope: &AllocScope, from: AllocId) -> Result<(), HookFailure> {
+    let (Some(group), Some(others)) = (scope.allocation.task_group(), scope.elsewhere(from)) else {
+        return Ok(());
+    };
+    if !group.ephemeral_disk.migrate {
+        return Ok(());
+    }
+    let tasks = group.tasks.iter().map(|task| task.name.clone()).collect();
+    let size_mb = group.ephemeral_disk.size_mb;
+    let text = match (DiskFetch { scope, others, from, tasks, size_mb }).run().await {
+        Ok(fetched) if fetched.is_nothing() => return Ok(()),
+        Ok(fetched) => fetched.text(from),
+        Err(why) => format!("data of allocation {from} was not fetched, starting without: {why}"),
+    };
+    let event = TaskEvent::new(EventKind::HookMessage, scope.clock.now(), text)
+        .detail("previous_alloc", from);
+    scope.tell(News::Say(event)).await;
+    Ok(())
 }
 
 /// The allocation `from`, and those before it as long as each never started.

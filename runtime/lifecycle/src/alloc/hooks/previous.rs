@@ -10,6 +10,8 @@
 //! that is to run on (the change that was to replace it was taken back) may run for ever: the stop does
 //! not wait for it, but whoever has the place next does.
 //!
+//! One of another node is over when the servers say so, or do not know it any more.
+//!
 //! The phase is a watch: one that ended before anybody looked is seen to have ended (nomad #12779),
 //! and one whose owner is gone is not waited for (nomad #28191).
 
@@ -19,7 +21,12 @@ use super::{AllocHook, AllocScope, HookResult, News};
 use crate::alloc::PreviousAlloc;
 use crate::alloc::machine::AllocPhase;
 use ostler_model::alloc::DesiredStatus;
+use ostler_model::clock;
 use ostler_model::event::{EventKind, TaskEvent};
+use ostler_model::ids::AllocId;
+
+/// Servers answer at once for what has ended: of that nobody needs to hear.
+const SOON: Duration = Duration::from_secs(1);
 
 pub(super) struct PreviousHook;
 
@@ -37,11 +44,10 @@ impl AllocHook for PreviousHook {
         Box::pin(async move {
             for previous in waited_for(scope) {
                 let what = format!("waiting for previous allocation {}", previous.id);
-                let event = TaskEvent::new(EventKind::HookMessage, scope.clock.now(), what.clone())
-                    .detail("previous_alloc", previous.id);
-                scope.tell(News::Say(event)).await;
+                say(scope, previous.id, what.clone()).await;
                 wait(scope, previous, what).await;
             }
+            wait_elsewhere(scope).await;
             Ok(())
         })
     }
@@ -76,6 +82,39 @@ async fn wait(scope: &AllocScope, previous: &PreviousAlloc, what: String) {
         std::future::pending::<()>().await;
     }
     scope.tell(News::Waiting(None)).await;
+}
+
+/// The previous allocation, where it is one of another node.
+async fn wait_elsewhere(scope: &AllocScope) {
+    let known = |id: &AllocId| scope.previous.iter().any(|previous| previous.id == *id);
+    let Some(id) = scope.allocation.previous.filter(|id| !scope.started_before && !known(id))
+    else {
+        return;
+    };
+    let Some(others) = scope.elsewhere(id) else { return };
+    let mut over = others.over(id);
+    let soon = clock::timeout(SOON, &mut over).await;
+    let told = match soon {
+        Some(told) => told,
+        None => {
+            let what = format!("waiting for previous allocation {id} on another node");
+            say(scope, id, what.clone()).await;
+            scope.tell(News::Waiting(Some(what))).await;
+            let told = over.await;
+            scope.tell(News::Waiting(None)).await;
+            told
+        }
+    };
+    if let Err(why) = told {
+        let what = format!("whether previous allocation {id} has ended is not known: {why}");
+        say(scope, id, what).await;
+    }
+}
+
+async fn say(scope: &AllocScope, previous: AllocId, what: String) {
+    let event = TaskEvent::new(EventKind::HookMessage, scope.clock.now(), what)
+        .detail("previous_alloc", previous);
+    scope.tell(News::Say(event)).await;
 }
 
 fn is_over(phase: AllocPhase) -> bool {

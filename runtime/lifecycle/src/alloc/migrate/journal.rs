@@ -29,6 +29,9 @@ pub(super) struct Journal {
     pub(super) items: Vec<MovedDir>,
     /// All of it was moved.
     pub(super) done: bool,
+    /// It was fetched from another node: it lies below this directory.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub(super) fetched: bool,
 }
 
 impl Journal {

@@ -11,7 +11,7 @@
 use std::path::Path;
 
 use super::journal::Journal;
-use super::{MigrateError, MigratedData, Step, has_content, move_in_steps, move_item};
+use super::{MigrateError, MigratedData, Origin, Step, has_content, move_from, move_item};
 use crate::alloc::dir::lock::Held;
 use crate::alloc::dir::{AllocDir, AllocDirError};
 use ostler_model::ids::{AllocId, TaskName};
@@ -39,10 +39,12 @@ pub fn take_over(
     to: AllocId,
     tasks: &[TaskName],
 ) -> Result<MigratedData, NotTakenOver> {
-    in_steps(root, from, to, tasks, &mut |_| Ok(()))
+    take_over_from(Origin::Here, root, from, to, tasks, &mut |_| Ok(()))
 }
 
-fn in_steps(
+/// The same for data that was fetched: then it goes nowhere back.
+pub(super) fn take_over_from(
+    origin: Origin,
     root: &Path,
     from: AllocId,
     to: AllocId,
@@ -50,8 +52,8 @@ fn in_steps(
     step: Step<'_>,
 ) -> Result<MigratedData, NotTakenOver> {
     // What stopped half-way goes on where it stopped.
-    let moved = move_in_steps(root, from, to, tasks, &mut *step)
-        .or_else(|_| move_in_steps(root, from, to, tasks, &mut *step));
+    let moved = move_from(origin, root, from, to, tasks, &mut *step)
+        .or_else(|_| move_from(origin, root, from, to, tasks, &mut *step));
     moved.map_err(|error| {
         let back = give_back(root, from, to, &mut *step).and_then(|()| {
             step("rebuild")?;
@@ -75,6 +77,8 @@ fn give_back(root: &Path, from: AllocId, to: AllocId, step: Step<'_>) -> Result<
         Some(journal) if journal.from != from || journal.done => {
             return Err(MigrateError::OtherUnfinished { begun: journal.from, from, to });
         }
+        // The other node has it still.
+        Some(journal) if journal.fetched => return Ok(()),
         Some(journal) => journal,
     };
     let moved = journal.items.iter().map(|item| Ok((item, has_content(&target, item)?)));
@@ -110,7 +114,8 @@ mod tests {
         mut fails: impl FnMut(usize) -> bool,
     ) -> (usize, Result<MigratedData, NotTakenOver>) {
         let mut met = 0;
-        let result = in_steps(scene.root.path(), scene.from, scene.to, &scene.tasks(), &mut |_| {
+        let (root, tasks) = (scene.root.path(), scene.tasks());
+        let result = take_over_from(Origin::Here, root, scene.from, scene.to, &tasks, &mut |_| {
             met += 1;
             if fails(met - 1) { Err(broken()) } else { Ok(()) }
         });

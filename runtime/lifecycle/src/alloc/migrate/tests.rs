@@ -63,7 +63,7 @@ impl Scene {
         vec![name("web"), name("db"), name("added")]
     }
 
-    fn old(&self, path: &str) -> PathBuf {
+    pub fn old(&self, path: &str) -> PathBuf {
         self.root.path().join(self.from.to_string()).join(path)
     }
 

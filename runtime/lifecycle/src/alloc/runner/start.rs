@@ -115,6 +115,7 @@ fn start(
         store: config.state.clone(),
         disk_watch: config.disk_watch,
         first: members.first.into(),
+        other_nodes: config.other_nodes,
     };
     let runner = Box::new(Runner {
         scope,

@@ -34,6 +34,7 @@
 )]
 
 mod bounds;
+mod elsewhere;
 mod ending;
 mod faults;
 mod hooks;
@@ -116,6 +117,7 @@ impl Bench {
                 Arc::new(super::super::OnDisk),
                 self.clock.clone(),
             ),
+            other_nodes: None,
         }
     }
 

@@ -1,0 +1,316 @@
+//! Serves the disks of allocations that have ended to other nodes, and nothing else.
+//!
+//! ```text
+//! accept ─ a place? ─► [TLS, with a certificate of the cluster] ─► head ─┬─ snapshot, with its token ─► archive
+//!                                                                       └─ anything else: closed, unanswered
+//! ```
+//! Nomad's command line asks a node directly for logs, files and commands before it asks the servers, and
+//! goes on to these when a connection ends without an answer; not so after an answer that refuses.
+
+use std::io::{self, Write};
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+
+use bytes::Bytes;
+use hyper::body::{Body, Frame, Incoming};
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper::{Request, Response, StatusCode};
+use hyper_util::rt::{TokioIo, TokioTimer};
+use ostler_agent::AgentHandle;
+use ostler_cluster::client::ServedAt;
+use ostler_cluster::dial::Socket;
+use ostler_lifecycle::alloc::AllocPhase;
+use ostler_lifecycle::alloc::snapshot::{PackError, pack};
+use ostler_model::causes;
+use ostler_model::clock;
+use ostler_model::ids::{AllocId, TaskName};
+use ostler_model::limits::{
+    API_ACCEPT_PAUSE, DISK_SERVED_AT_ONCE_MAX, DISK_SERVED_CONNECTIONS_MAX, DISK_SERVED_END_WALL,
+    DISK_SERVED_HEAD_BYTES_MAX, DISK_SERVED_HEAD_WALL, DISK_SERVED_HEADERS_MAX, DISK_SERVED_RETRY,
+    DISK_SERVED_WRITE_WALL, MOVED_PIECE_BYTES, MOVED_PIECES_WAITING_MAX,
+};
+use ostler_model::ports::BoxFuture;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch};
+use tokio::task::JoinSet;
+use tokio_io_timeout::TimeoutWriter;
+use tokio_rustls::TlsAcceptor;
+
+use super::disk_asked::{asked, may_have};
+use super::disk_fetch::TOKEN;
+
+/// What of an allocation may be sent.
+pub(crate) struct EndedDisk {
+    /// Where its directory lies.
+    pub(crate) root: PathBuf,
+    pub(crate) tasks: Vec<TaskName>,
+}
+
+/// Why nothing of it may.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum NotEnded {
+    Unknown,
+    Runs,
+}
+
+/// The allocations of a node.
+pub(crate) trait Allocs: Send + Sync {
+    /// One of which nothing runs any more; it is waited for a little.
+    fn ended(&self, id: AllocId) -> BoxFuture<'_, Result<EndedDisk, NotEnded>>;
+}
+
+impl Allocs for AgentHandle {
+    fn ended(&self, id: AllocId) -> BoxFuture<'_, Result<EndedDisk, NotEnded>> {
+        Box::pin(async move {
+            let view = self.alloc(id).ok_or(NotEnded::Unknown)?;
+            let mut phase = view.handle.phase();
+            // Of one that is left to the next agent tasks may run.
+            let over = |phase: &AllocPhase| phase.ended() && *phase != AllocPhase::Left;
+            let waited = clock::timeout(DISK_SERVED_END_WALL, phase.wait_for(over)).await;
+            if waited.is_none_or(|ended| ended.is_err()) {
+                return Err(NotEnded::Runs);
+            }
+            let tasks = view.allocation.task_group().map(|group| group.tasks.as_slice());
+            let tasks = tasks.unwrap_or_default().iter().map(|task| task.name.clone()).collect();
+            let root = view.handle.dir().parent().map(Path::to_owned).ok_or(NotEnded::Unknown)?;
+            Ok(EndedDisk { root, tasks })
+        })
+    }
+}
+
+/// What is served, and where.
+pub(crate) struct DiskServer {
+    pub(crate) allocs: Arc<dyn Allocs>,
+    /// What this node and the servers share.
+    pub(crate) secret: String,
+    pub(crate) bind: SocketAddr,
+    pub(crate) at: ServedAt,
+    pub(crate) tls: Option<TlsAcceptor>,
+}
+
+/// Serve until dropped. `served` hears where, once that is so.
+pub(crate) async fn run(server: DiskServer, served: watch::Sender<Option<ServedAt>>) {
+    let listener = listener(server.bind).await;
+    serve(server, listener, served).await;
+}
+
+async fn serve(server: DiskServer, listener: TcpListener, served: watch::Sender<Option<ServedAt>>) {
+    tracing::info!(at = server.at.address, tls = server.at.tls, "serving disks to other nodes");
+    served.send_replace(Some(server.at.clone()));
+    let server = Arc::new(server);
+    let places = Arc::new(Semaphore::new(DISK_SERVED_CONNECTIONS_MAX));
+    let sending = Arc::new(Semaphore::new(DISK_SERVED_AT_ONCE_MAX));
+    let mut connections = JoinSet::new();
+    loop {
+        let (stream, from) = match listener.accept().await {
+            Ok(accepted) => accepted,
+            Err(error) => {
+                tracing::warn!(%error, "a connection of another node could not be accepted");
+                clock::sleep(API_ACCEPT_PAUSE).await;
+                continue;
+            }
+        };
+        while connections.try_join_next().is_some() {}
+        // One too many is closed: whoever fetches tries again.
+        let Ok(place) = Arc::clone(&places).try_acquire_owned() else { continue };
+        let (server, sending) = (Arc::clone(&server), Arc::clone(&sending));
+        connections.spawn(async move {
+            let _place = place;
+            if let Err(error) = connection(server, sending, stream, from).await {
+                tracing::debug!(%from, %error, "a connection of another node ended");
+            }
+        });
+    }
+}
+
+/// An earlier agent, or somebody else, may have the port now.
+async fn listener(bind: SocketAddr) -> TcpListener {
+    let mut pause = *DISK_SERVED_RETRY.start();
+    let mut said = false;
+    loop {
+        match TcpListener::bind(bind).await {
+            Ok(listener) => return listener,
+            Err(error) if said => tracing::debug!(%bind, %error, "disks are not served yet"),
+            Err(error) => {
+                said = true;
+                tracing::warn!(
+                    %bind, %error,
+                    "disks are not served to other nodes: the address cannot be had; tried again"
+                );
+            }
+        }
+        clock::sleep(pause).await;
+        pause = pause.saturating_mul(2).min(*DISK_SERVED_RETRY.end());
+    }
+}
+
+async fn connection(
+    server: Arc<DiskServer>,
+    sending: Arc<Semaphore>,
+    stream: TcpStream,
+    from: SocketAddr,
+) -> io::Result<()> {
+    let socket: Box<dyn Socket> = match &server.tls {
+        None => Box::new(stream),
+        Some(tls) => {
+            let agreed = clock::timeout(DISK_SERVED_HEAD_WALL, tls.accept(stream)).await;
+            Box::new(agreed.ok_or(io::ErrorKind::TimedOut)??)
+        }
+    };
+    // Whoever takes nothing does not keep its place.
+    let mut socket = TimeoutWriter::new(socket);
+    socket.set_timeout(Some(DISK_SERVED_WRITE_WALL));
+    let answer = service_fn(move |request| {
+        let (server, sending) = (Arc::clone(&server), Arc::clone(&sending));
+        async move { answer(&server, sending, &request, from).await }
+    });
+    let mut builder = http1::Builder::new();
+    builder
+        .timer(TokioTimer::new())
+        .header_read_timeout(DISK_SERVED_HEAD_WALL)
+        .max_buf_size(DISK_SERVED_HEAD_BYTES_MAX)
+        .max_headers(DISK_SERVED_HEADERS_MAX)
+        .keep_alive(false);
+    builder.serve_connection(TokioIo::new(Box::pin(socket)), answer).await.map_err(io::Error::other)
+}
+
+/// Not what is served here: the connection ends without an answer.
+#[derive(Debug, thiserror::Error)]
+#[error("something else than the disk of an allocation was asked for")]
+struct SomethingElse;
+
+async fn answer(
+    server: &DiskServer,
+    sending: Arc<Semaphore>,
+    request: &Request<Incoming>,
+    from: SocketAddr,
+) -> Result<Response<Sent>, SomethingElse> {
+    let alloc = asked(request.method().as_str(), request.uri().path()).ok_or(SomethingElse)?;
+    let token = request.headers().get(TOKEN).and_then(|token| token.to_str().ok());
+    if !may_have(token.unwrap_or_default(), alloc, &server.secret) {
+        tracing::warn!(%from, %alloc, "somebody without the right token asked for a disk");
+        return Ok(refusal(StatusCode::FORBIDDEN, "Permission denied"));
+    }
+    let Ok(place) = sending.try_acquire_owned() else {
+        let busy = "too many disks are sent at once; try again";
+        return Ok(refusal(StatusCode::SERVICE_UNAVAILABLE, busy));
+    };
+    Ok(match server.allocs.ended(alloc).await {
+        Ok(disk) => {
+            tracing::info!(%from, %alloc, "sending a disk");
+            Response::new(send(disk, alloc, place))
+        }
+        Err(NotEnded::Runs) => refusal(StatusCode::CONFLICT, "the allocation has not ended"),
+        // As Nomad's client says it.
+        Err(NotEnded::Unknown) => refusal(StatusCode::NOT_FOUND, "Unknown allocation"),
+    })
+}
+
+/// The archive, made on a thread that may block, as it is taken.
+fn send(disk: EndedDisk, alloc: AllocId, place: OwnedSemaphorePermit) -> Sent {
+    let (pieces, queue) = mpsc::channel(MOVED_PIECES_WAITING_MAX);
+    let work = move || {
+        let mut out = Taken { pieces, piece: Vec::new() };
+        match pack(&disk.root, alloc, &disk.tasks, &mut out) {
+            Ok(packed) => {
+                let (entries, bytes) = (packed.entries, packed.bytes);
+                tracing::info!(%alloc, entries, bytes, "a disk was sent");
+                out.end();
+            }
+            Err(error @ PackError::Unreadable { .. }) => {
+                tracing::warn!(%alloc, error = causes::chain(&error), "a disk was not sent as a whole");
+                // The archive says so.
+                out.end();
+            }
+            Err(error) => {
+                tracing::warn!(%alloc, error = causes::chain(&error), "a disk was not sent");
+            }
+        }
+        drop(place);
+    };
+    drop(tokio::spawn(clock::blocking(work)));
+    Sent { queue, ended: false }
+}
+
+fn refusal(status: StatusCode, text: &'static str) -> Response<Sent> {
+    let (pieces, queue) = mpsc::channel(2);
+    for piece in [Piece::Bytes(Bytes::from_static(text.as_bytes())), Piece::End] {
+        // There is room for both.
+        drop(pieces.try_send(piece));
+    }
+    let mut response = Response::new(Sent { queue, ended: false });
+    *response.status_mut() = status;
+    response
+}
+
+enum Piece {
+    Bytes(Bytes),
+    /// That was all.
+    End,
+}
+
+/// Bytes on their way to another node, gathered to pieces.
+struct Taken {
+    pieces: mpsc::Sender<Piece>,
+    piece: Vec<u8>,
+}
+
+impl Taken {
+    fn end(self) {
+        // An error means that nobody takes it any more.
+        let _gone = self.pieces.blocking_send(Piece::End);
+    }
+}
+
+impl Write for Taken {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.piece.extend_from_slice(bytes);
+        if self.piece.len() >= MOVED_PIECE_BYTES {
+            self.flush()?;
+        }
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        if self.piece.is_empty() {
+            return Ok(());
+        }
+        let piece = Bytes::from(std::mem::take(&mut self.piece));
+        self.pieces.blocking_send(Piece::Bytes(piece)).map_err(|_| io::ErrorKind::BrokenPipe.into())
+    }
+}
+
+/// What is sent; it breaks off where its end was not said.
+struct Sent {
+    queue: mpsc::Receiver<Piece>,
+    ended: bool,
+}
+
+impl Body for Sent {
+    type Data = Bytes;
+    type Error = io::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, io::Error>>> {
+        if self.ended {
+            return Poll::Ready(None);
+        }
+        let frame = match ready!(self.queue.poll_recv(cx)) {
+            Some(Piece::Bytes(bytes)) => return Poll::Ready(Some(Ok(Frame::data(bytes)))),
+            Some(Piece::End) => None,
+            None => Some(Err(io::Error::other("it was not all sent"))),
+        };
+        self.ended = true;
+        Poll::Ready(frame)
+    }
+}
+
+#[cfg(test)]
+#[path = "disk_tests.rs"]
+mod tests;
