@@ -40,8 +40,16 @@ pub(crate) async fn read(
     method: &str,
     body: &Value,
 ) -> Option<Result<Value, String>> {
+    let (path, name) = read_from(method, body)?;
+    let read = whole(agent, &path).await;
+    Some(read.map(|found| map([(name, of_json(&found)), ("Index", 0.into())])))
+}
+
+/// Where what a call that only reads asks for is, and the field it is answered in. `None`: this node does not
+/// answer it.
+pub(crate) fn read_from(method: &str, body: &Value) -> Option<(String, &'static str)> {
     let (alloc, path) = (given(body, "AllocID"), given(body, "Path"));
-    let (path, name) = match method {
+    Some(match method {
         "FileSystem.List" => (format!("/v1/client/fs/ls/{alloc}?path={path}"), "Files"),
         "FileSystem.Stat" => (format!("/v1/client/fs/stat/{alloc}?path={path}"), "Info"),
         "Allocations.Stats" => {
@@ -50,9 +58,7 @@ pub(crate) async fn read(
         }
         "ClientStats.Stats" => ("/v1/client/stats".to_owned(), "HostStats"),
         _ => return None,
-    };
-    let read = whole(agent, &path).await;
-    Some(read.map(|found| map([(name, of_json(&found)), ("Index", 0.into())])))
+    })
 }
 
 /// An answer of the agent, whole.
@@ -70,7 +76,7 @@ async fn whole(agent: &AgentHandle, path: &str) -> Result<Json, String> {
 }
 
 /// Where the pieces of a streaming call are. `None`: this node does not answer it.
-fn streamed(method: &str, body: &Value) -> Option<String> {
+pub(crate) fn streamed(method: &str, body: &Value) -> Option<String> {
     let alloc = given(body, "AllocID");
     let flag = |name| field(body, name).and_then(Value::as_bool).unwrap_or(false);
     let number = |name| field(body, name).and_then(Value::as_i64).unwrap_or(0).max(0);

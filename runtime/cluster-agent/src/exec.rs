@@ -98,13 +98,13 @@ pub(crate) async fn serve(
 }
 
 /// What is asked for.
-struct Asked {
+pub(crate) struct Asked {
     alloc: AllocId,
     task: TaskName,
     command: ExecCommand,
 }
 
-fn asked(request: &Value) -> Result<Asked, Refusal> {
+pub(crate) fn asked(request: &Value) -> Result<Asked, Refusal> {
     let refused = |text: &str| (text.to_owned(), 400);
     let given = |name| field(request, name).and_then(text).filter(|text| !text.is_empty());
     let alloc = given("AllocID").ok_or_else(|| refused("must provide an allocation ID"))?;
@@ -142,7 +142,7 @@ async fn begin(agent: &AgentHandle, asked: Asked) -> Result<ExecSession, Refusal
 }
 
 /// `None`: nothing that is known.
-fn input(value: &Value) -> Option<SessionInput> {
+pub(crate) fn input(value: &Value) -> Option<SessionInput> {
     // Servers of 1.0 name fields as their program does, not as their JSON does.
     let given = |of: &Value, names: [&str; 2]| {
         let found = names.into_iter().find_map(|name| field(of, name)).cloned();

@@ -14,6 +14,7 @@ mod disk_asked;
 mod disk_fetch;
 mod disk_serve;
 mod exec;
+pub mod fuzz;
 mod node;
 
 use std::sync::Arc;

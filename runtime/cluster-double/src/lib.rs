@@ -151,7 +151,7 @@ impl Double {
     }
 
     /// One call after another on a stream, as servers do.
-    async fn calls(self, mut stream: Stream) {
+    pub async fn calls(self, mut stream: Stream) {
         let answered = async {
             let mut first = [0];
             stream.read_exact(&mut first).await?;

@@ -18,8 +18,9 @@ use ostler_model::alloc::{AllocDeployment, Allocation, DesiredStatus};
 use ostler_model::device::GroupKey;
 use ostler_model::ids::{AllocId, GroupName, TaskName};
 use ostler_model::job::{Job, TaskPayload};
-use ostler_model::limits::DISPATCH_PAYLOAD_BYTES_MAX;
+use ostler_model::limits::{CLUSTER_TEXT_BYTES_MAX, DISPATCH_PAYLOAD_BYTES_MAX};
 use ostler_model::resources::{AllocatedDevice, AllocatedPort};
+use ostler_model::shown::shown;
 use ostler_model::time::Timestamp;
 use serde_json::{Map, Value as Json};
 
@@ -141,7 +142,7 @@ pub fn allocation(alloc: &Value) -> Result<Allocation, AssignedError> {
             .and_then(Value::as_u64)
             .ok_or(AssignedError::Field("Job.Version"))?,
         previous: previous.map_err(|_| AssignedError::Field("PreviousAllocation"))?,
-        desired_description: described.unwrap_or_default().to_owned(),
+        desired_description: shown(described.unwrap_or_default(), CLUSTER_TEXT_BYTES_MAX),
         deployment: deployment.map(|id| AllocDeployment { id: id.into(), since: deployed_at }),
         job: Arc::new(job),
     })
@@ -243,7 +244,7 @@ fn job(wanted: &Value, deployed: bool) -> Result<Job, AssignedError> {
     let read = ostler_jobspec::parse(bytes.as_bytes(), Path::new("job"), Some(Syntax::Json));
     let job = read.map_err(|wrong| {
         let all: Vec<_> = wrong.iter().map(|one| one.message.clone()).collect();
-        AssignedError::Job(all.join("; "))
+        AssignedError::Job(shown(all.join("; "), CLUSTER_TEXT_BYTES_MAX))
     })?;
     let parent = field(wanted, "ParentID").and_then(text).filter(|id| !id.is_empty());
     let parent = parent.map(str::parse).transpose();

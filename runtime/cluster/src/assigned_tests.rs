@@ -137,6 +137,18 @@ fn stops_evictions_and_predecessors_are_read() {
 }
 
 #[test]
+fn what_a_server_says_to_people_hides_nothing_from_them_and_ends() {
+    let said = format!("moved\u{1b}[2J{}", "x".repeat(100_000));
+    let alloc = changed(&["DesiredDescription"], said.as_str().into());
+    let told = allocation(&alloc).unwrap().desired_description;
+    assert!(told.starts_with("moved\\u{1b}[2Jx"), "{told}");
+    assert!(told.len() < 2 * CLUSTER_TEXT_BYTES_MAX, "{}", told.len());
+    let unknown = changed(&["Job", "TaskGroups", "0", "Tasks", "0", &said], true.into());
+    let error = allocation(&unknown).unwrap_err().to_string();
+    assert!(!error.contains('\u{1b}') && error.len() < 2 * CLUSTER_TEXT_BYTES_MAX, "{error}");
+}
+
+#[test]
 fn a_field_that_cannot_be_read_is_named() {
     for path in
         [&["ID"][..], &["Name"], &["TaskGroup"], &["Job"], &["DesiredStatus"], &["CreateTime"]]

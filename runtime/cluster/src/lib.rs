@@ -14,6 +14,7 @@ mod credentials;
 pub mod described;
 pub mod dial;
 mod disconnect;
+pub mod fuzz;
 pub mod go_time;
 pub mod join_check;
 pub mod msgpack;
@@ -28,3 +29,8 @@ pub mod updates;
 pub mod wanted;
 
 pub use credentials::Standing;
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, clippy::expect_used, reason = "tests")]
+#[path = "recorded_tests.rs"]
+mod recorded_tests;

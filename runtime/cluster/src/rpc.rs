@@ -6,6 +6,9 @@
 //! ```
 //! Both ends speak both ways, each on the streams that it opened. Pure.
 
+use ostler_model::limits::CLUSTER_TEXT_BYTES_MAX;
+use ostler_model::shown::shown;
+
 use super::msgpack::{self, MsgpackError, Value, ValueReader};
 
 /// What came before a body.
@@ -124,7 +127,9 @@ fn header(value: &Value) -> Result<Header, RpcError> {
     let method = said("ServiceMethod").and_then(text).ok_or(RpcError::Header("ServiceMethod"))?;
     let seq = said("Seq").and_then(Value::as_u64).ok_or(RpcError::Header("Seq"))?;
     let error = said("Error").and_then(text).filter(|error| !error.is_empty());
-    Ok(Header { method: method.to_owned(), seq, error: error.map(str::to_owned) })
+    // It is shown to people: in logs, and by a command.
+    let error = error.map(|error| shown(error, CLUSTER_TEXT_BYTES_MAX));
+    Ok(Header { method: method.to_owned(), seq, error })
 }
 
 #[cfg(test)]
@@ -156,6 +161,17 @@ mod tests {
             (head(4, Some("no leader")), none),
         ];
         assert_eq!(read, expected);
+    }
+
+    #[test]
+    fn a_refusal_hides_nothing_from_who_reads_it_and_ends() {
+        let text = format!("no\n12:00 INFO all is well\u{1b}[2J{}", "x".repeat(100_000));
+        let mut calls = Calls::new(1 << 20);
+        calls.extend(&answer("Node.Register", 1, Err(&text)));
+        let (header, _) = calls.take_next().unwrap().unwrap();
+        let error = header.error.unwrap();
+        assert!(error.starts_with("no\\n12:00 INFO all is well\\u{1b}[2Jx"), "{error}");
+        assert!(error.len() < 2 * CLUSTER_TEXT_BYTES_MAX, "{}", error.len());
     }
 
     #[test]

@@ -8,7 +8,8 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use ostler_model::ids::{AllocId, NodeId};
-use ostler_model::limits::{CLUSTER_BLOCK_GRACE, CLUSTER_BLOCK_WALL};
+use ostler_model::limits::{CLUSTER_BLOCK_GRACE, CLUSTER_BLOCK_WALL, CLUSTER_TEXT_BYTES_MAX};
+use ostler_model::shown::shown;
 use ostler_model::time::Timestamp;
 
 use super::caller::{Caller, ServerCallError};
@@ -106,7 +107,8 @@ impl ServerCalls {
         let answer = self.call("Status.Leader", []).await?;
         // Not a struct: the answer is the text itself.
         let leader = text(&answer).ok_or_else(|| unread("Status.Leader", "leader"))?;
-        Ok(Some(leader.to_owned()).filter(|leader| !leader.is_empty()))
+        let leader = shown(leader, CLUSTER_TEXT_BYTES_MAX);
+        Ok(Some(leader).filter(|leader| !leader.is_empty()))
     }
 
     /// Register this node, or say that it has changed. `node` is the whole of it.
@@ -160,21 +162,7 @@ impl ServerCalls {
             ("AllowStale", (index > 0).into()),
         ];
         let wall = CLUSTER_BLOCK_WALL.saturating_add(CLUSTER_BLOCK_GRACE);
-        let answer = self.call_for(METHOD, fields, wall).await?;
-        let index = field(&answer, "Index").and_then(Value::as_u64);
-        let index = index.ok_or_else(|| unread(METHOD, "Index"))?;
-        let entries = |name| match field(&answer, name) {
-            None | Some(Value::Nil) => Ok(&[][..]),
-            Some(listed) => listed.as_map().map(Vec::as_slice).ok_or_else(|| unread(METHOD, name)),
-        };
-        let read = |(id, index): &(Value, Value)| Some((text(id)?.parse().ok()?, index.as_u64()?));
-        let listed: Option<_> = entries("Allocs")?.iter().map(read).collect();
-        // One that cannot be read would count as gone, and be ended.
-        let allocs = listed.ok_or_else(|| unread(METHOD, "Allocs"))?;
-        let token =
-            |(id, token): &(Value, Value)| Some((text(id)?.parse().ok()?, text(token)?.to_owned()));
-        let migrate_tokens = entries("MigrateTokens")?.iter().filter_map(token).collect();
-        Ok(ClientAllocs { index, allocs, migrate_tokens })
+        listed(METHOD, &self.call_for(METHOD, fields, wall).await?)
     }
 
     /// One allocation, whole, of whatever node; when the servers are past `index`, which they hold the
@@ -229,12 +217,7 @@ impl ServerCalls {
             // A follower that is behind waits instead of answering with what was.
             ("MinQueryIndex", min_index.saturating_sub(1).into()),
         ];
-        let answer = self.call(METHOD, fields).await?;
-        match field(&answer, "Allocs") {
-            None | Some(Value::Nil) => Ok(Vec::new()),
-            Some(Value::Array(allocs)) => Ok(allocs.clone()),
-            Some(_) => Err(unread(METHOD, "Allocs")),
-        }
+        described(METHOD, &self.call(METHOD, fields).await?)
     }
 
     /// Tell where allocations are.
@@ -304,7 +287,34 @@ fn unread(method: &str, what: &'static str) -> ServerCallError {
     ServerCallError::Answer { method: method.to_owned(), what }
 }
 
-fn heartbeat(method: &str, answer: &Value) -> Result<Heartbeat, ServerCallError> {
+/// The allocations of a node.
+pub(crate) fn listed(method: &str, answer: &Value) -> Result<ClientAllocs, ServerCallError> {
+    let index = field(answer, "Index").and_then(Value::as_u64);
+    let index = index.ok_or_else(|| unread(method, "Index"))?;
+    let entries = |name| match field(answer, name) {
+        None | Some(Value::Nil) => Ok(&[][..]),
+        Some(listed) => listed.as_map().map(Vec::as_slice).ok_or_else(|| unread(method, name)),
+    };
+    let read = |(id, index): &(Value, Value)| Some((text(id)?.parse().ok()?, index.as_u64()?));
+    let listed: Option<_> = entries("Allocs")?.iter().map(read).collect();
+    // One that cannot be read would count as gone, and be ended.
+    let allocs = listed.ok_or_else(|| unread(method, "Allocs"))?;
+    let token =
+        |(id, token): &(Value, Value)| Some((text(id)?.parse().ok()?, text(token)?.to_owned()));
+    let migrate_tokens = entries("MigrateTokens")?.iter().filter_map(token).collect();
+    Ok(ClientAllocs { index, allocs, migrate_tokens })
+}
+
+/// Allocations, each whole.
+pub(crate) fn described(method: &str, answer: &Value) -> Result<Vec<Value>, ServerCallError> {
+    match field(answer, "Allocs") {
+        None | Some(Value::Nil) => Ok(Vec::new()),
+        Some(Value::Array(allocs)) => Ok(allocs.clone()),
+        Some(_) => Err(unread(method, "Allocs")),
+    }
+}
+
+pub(crate) fn heartbeat(method: &str, answer: &Value) -> Result<Heartbeat, ServerCallError> {
     let number = |name| field(answer, name).and_then(Value::as_u64);
     let within = number("HeartbeatTTL").ok_or_else(|| unread(method, "HeartbeatTTL"))?;
     let servers = field(answer, "Servers").and_then(Value::as_array);

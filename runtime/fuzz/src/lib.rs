@@ -16,6 +16,9 @@ use ostler_recording::file;
 use ostler_sandbox::{detect_format, prescan};
 use ostler_state::journal::{self, Tip};
 
+pub use ostler_cluster::fuzz::{answers as server_answers, messages as msgpack};
+pub use ostler_cluster_agent::fuzz::requests as server_requests;
+pub use ostler_nomad_plugin::fuzz::tasks as nomad_task;
 pub use ostler_plugin::fuzz::{answers, handles};
 pub use ostler_recording::fuzz_trace as trace;
 
@@ -23,7 +26,7 @@ pub use ostler_recording::fuzz_trace as trace;
 pub type Target = (&'static str, fn(&[u8]));
 
 /// All targets.
-pub const TARGETS: [Target; 13] = [
+pub const TARGETS: [Target; 18] = [
     ("plugin", plugin),
     ("answers", answers),
     ("handles", handles),
@@ -37,6 +40,11 @@ pub const TARGETS: [Target; 13] = [
     ("signature", signature),
     ("artifact", artifact),
     ("journal", journal),
+    ("server_connection", server_connection),
+    ("msgpack", msgpack),
+    ("server_answers", server_answers),
+    ("server_requests", server_requests),
+    ("nomad_task", nomad_task),
 ];
 
 /// Bytes of a component, looked at before anything is compiled.
@@ -127,6 +135,14 @@ pub fn journal(bytes: &[u8]) {
     debug_assert!(journal::scan(bytes, None).changes.is_empty(), "taken for another file");
 }
 
+/// All that a server says on a connection, from its first byte.
+pub fn server_connection(bytes: &[u8]) {
+    let mut runtime = tokio::runtime::Builder::new_current_thread();
+    if let Ok(runtime) = runtime.enable_time().build() {
+        runtime.block_on(ostler_cluster::fuzz::connection(bytes));
+    }
+}
+
 #[cfg(test)]
 #[allow(clippy::unwrap_used, reason = "tests")]
 mod tests {
@@ -134,8 +150,10 @@ mod tests {
     use proptest::sample::Index;
 
     use super::*;
+    use ostler_cluster::msgpack::Value;
     use ostler_recording::{CallOutcome, RecordedCall, Recording};
     use ostler_state::backend::Op;
+    use ostler_testing::recorded::{self, Part};
 
     const COMPONENT: &str = r#"(component
         (import "ostler:plugin/log@0.1.0" (instance))
@@ -211,6 +229,36 @@ mod tests {
         bytes
     }
 
+    /// What stock Nomad said.
+    fn said(method: &str, case: &str, part: Part) -> Vec<u8> {
+        recorded::of(method, case, part).unwrap().bytes
+    }
+
+    /// A frame of data (yamux) of a stream that a server opens.
+    fn frame(data: &[u8]) -> Vec<u8> {
+        let length = u32::try_from(data.len()).unwrap();
+        let head = [[0, 0, 0, 1], 2_u32.to_be_bytes(), length.to_be_bytes()].concat();
+        [&head, data].concat()
+    }
+
+    /// What a server says that answers a call and makes one.
+    fn connection() -> Vec<u8> {
+        let call = [&[1], &said("FileSystem.List", "", Part::Request)[..]].concat();
+        [said(recorded::CONNECTION, "server", Part::Request), frame(&call)].concat()
+    }
+
+    /// The configuration of a task as servers write it.
+    fn configured() -> Vec<u8> {
+        let config = Value::Map(vec![
+            ("command".into(), "/bin/sh".into()),
+            ("args".into(), Value::Array(vec!["-c".into(), "true".into()])),
+            ("again".into(), Value::Array(vec![Value::Map(vec![("args".into(), Value::Nil)])])),
+        ]);
+        let mut bytes = Vec::new();
+        ostler_cluster::msgpack::write(&mut bytes, &config);
+        bytes
+    }
+
     /// Valid input of each target that has some.
     fn seeds() -> Vec<(Target, Vec<u8>)> {
         let target = |name| *TARGETS.iter().find(|(known, _)| *known == name).unwrap();
@@ -223,6 +271,16 @@ mod tests {
             (target("signature"), SIGNATURE.into()),
             (target("artifact"), ARTIFACT.into()),
             (target("journal"), written()),
+            (target("server_connection"), connection()),
+            (target("msgpack"), said("Node.UpdateAlloc", "", Part::Request)),
+            (target("server_answers"), said("Alloc.GetAllocs", "", Part::Answer)),
+            (target("server_answers"), said("Alloc.GetAllocs", "device", Part::Answer)),
+            (target("server_answers"), said("Node.GetClientAllocs", "", Part::Answer)),
+            (target("server_answers"), said("Node.Register", "", Part::Answer)),
+            (target("server_requests"), said("FileSystem.Logs", "", Part::Request)),
+            (target("server_requests"), said("FileSystem.Stream", "plain", Part::Request)),
+            (target("server_requests"), said("Allocations.Exec", "tty", Part::Request)),
+            (target("nomad_task"), configured()),
             (
                 target("schema"),
                 br#"{"properties":{"a":{"pattern":"^x+$"}},"required":["a"]}"#.into(),

@@ -39,6 +39,21 @@ pub(crate) use fingerprint::attribute;
 pub(crate) use task::wire_time;
 pub(crate) use tasks::Tasks;
 
+/// For fuzz targets: is a run in these bytes of Nomad's state?
+pub(crate) fn fuzz_kept(bytes: &[u8]) -> bool {
+    record::RunKept::decoded(bytes).is_some_and(|kept| !kept.encoded().is_empty())
+}
+
+/// For fuzz targets: a task of Nomad's in our words. Its log pipes are not opened.
+pub(crate) fn fuzz_task(mut task: wire::TaskConfig, schema: &str) {
+    task.stdout_path.clear();
+    task.stderr_path.clear();
+    let (spawned, events) = (Arc::default(), task::EventSender::new());
+    if let Ok(context) = said::context(&task, &spawned, &events) {
+        let _config = said::config(&task, &context, (schema, FsIsolation::Preopen));
+    }
+}
+
 /// See the module.
 #[derive(Clone)]
 pub(crate) struct DriverSide {

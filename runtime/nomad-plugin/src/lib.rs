@@ -15,6 +15,7 @@ mod base;
 mod controls;
 mod device;
 mod driver;
+pub mod fuzz;
 mod handshake;
 mod schema;
 mod server;

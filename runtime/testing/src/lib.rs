@@ -2,6 +2,9 @@
 //!
 //! [`fake_driver::FakeNode`] is drivers, workloads and devices in one, scripted per task and per
 //! run, living on tokio's (virtual) time, with a journal of every call. Start there.
+//! [`recorded`] is what stock Nomad said on the wire, [`shapes`] what such messages consist of.
 
 pub mod fake_driver;
 pub mod fixtures;
+pub mod recorded;
+pub mod shapes;

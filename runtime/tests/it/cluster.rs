@@ -69,7 +69,8 @@ async fn a_node_runs_what_a_server_places_and_tells_it_once_over_its_own_kill() 
     eventually("it beats on", || node(&double).beats > beats + 4).await;
     assert_eq!(told(&double, &id), "complete", "a stop stays");
 
-    let place = agent.data.path().join("alloc").join(&id);
+    let place = agent.data.path().join("allocs").join(&id);
+    assert!(place.exists());
     double.book().forget_all();
     eventually("it is forgotten", || !place.exists()).await;
 }

@@ -31,6 +31,8 @@ pub const CLUSTER_UPDATES_PER_CALL: usize = 500;
 pub const CLUSTER_BLOCK_WALL: Duration = Duration::from_secs(300);
 /// How much longer than that an answer may take: servers add up to a sixteenth of the time.
 pub const CLUSTER_BLOCK_GRACE: Duration = Duration::from_secs(40);
+/// Most of one text of a server that is kept to be shown, bytes: a reason with a few names in it.
+pub const CLUSTER_TEXT_BYTES_MAX: usize = 2_048;
 /// What a job may be dispatched with, bytes: as much as servers take.
 pub const DISPATCH_PAYLOAD_BYTES_MAX: usize = 16 * 1024;
 /// First pause after a call that failed; it doubles.

@@ -10,18 +10,20 @@ use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use ostler_cluster::client::ServerDoor;
+use ostler_cluster::client::{ClusterDoors, ClusterNodes, DiskDoor, ServerDoor};
 use ostler_cluster::dial::{self, DialError};
+use ostler_cluster::previous::DiskSource;
 use ostler_cluster::session::{Arrivals, Session};
 use ostler_cluster_double::Double;
 use ostler_cluster_double::traffic::{FrameMeter, Traffic};
 use ostler_model::clock;
 use ostler_model::limits::CLUSTER_STEP_WALL_DEFAULT;
+use ostler_model::other_nodes::{DiskPieces, NoDisk};
 use ostler_model::ports::BoxFuture;
 use ostler_model::rng::Rng;
 use ostler_model::server_address::ServerAddress;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, DuplexStream, ReadHalf, WriteHalf};
-use tokio::sync::watch;
+use tokio::sync::{mpsc, watch};
 
 use crate::world::World;
 
@@ -31,6 +33,26 @@ const WINDOW: usize = 16 * 1024;
 const PIECE: usize = 8 * 1024;
 /// From one end to the other.
 const LATENCY: Duration = Duration::from_millis(1);
+
+/// Disks do not move in a simulation: no allocation asks for one.
+struct NoDisks;
+
+impl DiskDoor for NoDisks {
+    fn fetch<'a>(
+        &'a self,
+        _from: &'a DiskSource,
+    ) -> BoxFuture<'a, Result<Box<dyn DiskPieces>, NoDisk>> {
+        let why = "no disks move in a simulation".to_owned();
+        Box::pin(std::future::ready(Err(NoDisk::Ever(why))))
+    }
+}
+
+/// The ways of a node to its servers, and to nobody else.
+pub(crate) fn doors(servers: SimDoor, arrived: mpsc::Sender<Arrivals>) -> ClusterDoors {
+    let (_, serves) = watch::channel(None);
+    let others = ClusterNodes::default();
+    ClusterDoors { servers: Arc::new(servers), disks: Arc::new(NoDisks), arrived, others, serves }
+}
 
 /// How the way to a server is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -21,7 +21,7 @@ use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
 use super::checks;
-use super::net::{Net, SimDoor};
+use super::net::{Net, SimDoor, doors};
 use super::node::SimNode;
 use super::plan::{JoinedAct, JoinedPlan, SERVERS};
 use super::servers::Servers;
@@ -193,7 +193,7 @@ async fn join(scene: &Scene, dir: &Path) -> Result<Joined, String> {
     let node = SimNode::new(&agent, &scene.world, &scene.ended);
     let door = SimDoor { net: scene.net.clone(), world: scene.world.clone() };
     let (arrived, mut arrivals) = mpsc::channel(2);
-    let running = client::run(Arc::new(node), Arc::new(door), options, arrived, ended.clone());
+    let running = client::run(Arc::new(node), doors(door, arrived), options, ended.clone());
     drop(tokio::spawn(running));
     drop(tokio::spawn(async move {
         // Nobody asks.

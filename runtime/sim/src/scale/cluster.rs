@@ -20,7 +20,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::ScalePlan;
 use super::report::PhaseMeter;
-use crate::joined::net::{Net, SimDoor};
+use crate::joined::net::{Net, SimDoor, doors};
 use crate::joined::node::SimNode;
 use crate::joined::servers::{common, is_over, is_stopped};
 use crate::play::agent::{Agent, AgentPlace, view};
@@ -155,9 +155,10 @@ impl Cluster {
             rng: agent.rng.clone(),
         };
         let node = Arc::new(SimNode::new(&agent, &world, &Arc::default()));
-        let door = Arc::new(SimDoor { net: self.net.clone(), world: world.clone() });
+        let door = SimDoor { net: self.net.clone(), world: world.clone() };
         let (arrived, mut arrivals) = mpsc::channel(2);
-        drop(tokio::spawn(client::run(node, door, options, arrived, CancellationToken::new())));
+        let doors = doors(door, arrived);
+        drop(tokio::spawn(client::run(node, doors, options, CancellationToken::new())));
         drop(tokio::spawn(async move {
             // Nobody asks.
             while let Some(mut streams) = arrivals.recv().await {
