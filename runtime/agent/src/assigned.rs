@@ -84,6 +84,12 @@ impl AgentHandle {
         self.0.control.assigned()
     }
 
+    /// Is the record of an allocation on the way to the disk?
+    #[must_use]
+    pub fn is_entering(&self, id: AllocId) -> bool {
+        self.0.control.is_entering(id)
+    }
+
     /// Run allocations that a server placed, all of one job. See [`ostler_control::ControlHandle::assign`].
     ///
     /// # Errors

@@ -38,6 +38,10 @@ impl ClusterNode for AgentNode {
         Some(PlacedAlloc { ended: view.phase.ended(), allocation: view.allocation })
     }
 
+    fn is_entering(&self, id: AllocId) -> bool {
+        self.0.is_entering(id)
+    }
+
     fn state(&self, id: AllocId) -> Option<AcknowledgedState> {
         self.0.alloc(id).map(|view| ostler_control::acknowledged::state_of(&view.state))
     }

@@ -1,21 +1,60 @@
-//! What the servers know, and how they answer. Pure.
+//! What the servers know, and how they answer. Pure: the time is said to it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 use std::time::Duration;
 
-use ostler_cluster::msgpack::{Value, ValueReader};
+use ostler_cluster::msgpack::{self, Value, ValueReader};
 use ostler_cluster::rpc::{field, map, text};
+use ostler_model::limits::CLUSTER_ANSWER_BYTES_MAX;
+use ostler_model::time::Timestamp;
+
+use crate::beats::BeatRule;
+use crate::traffic::Volume;
 
 /// What a server (v1.0.18) answered to `Alloc.GetAllocs`.
 const RECORDED: &[u8] = include_bytes!("../../cluster/fixtures/get-allocs.bin");
+/// Descriptions of a node that are kept.
+const REGISTRATIONS_KEPT: usize = 4;
+
+/// Fields of an allocation, or of a job.
+pub type Fields = BTreeMap<String, Value>;
 
 /// A node that has registered.
 #[derive(Clone, Debug, Default)]
 pub struct BookNode {
-    /// As it described itself, each time.
-    pub registered: Vec<Value>,
+    registered: Vec<Vec<u8>>,
+    /// How often it did.
+    pub registrations: u32,
     /// Heartbeats.
     pub beats: u32,
+    /// When it was heard last, by one of both.
+    pub heard: Option<Timestamp>,
+    /// Longest time between two of them.
+    pub silence: Duration,
+    /// How long it was silent beyond what it was told, at most.
+    pub late: Duration,
+    within: Duration,
+    /// Index of the last change that it is to hear of.
+    index: u64,
+    allocs: BTreeSet<String>,
+}
+
+impl BookNode {
+    /// As it described itself, of those that are kept: the first ones.
+    #[must_use]
+    pub fn registration(&self, at: usize) -> Option<Value> {
+        self.registered.get(at).and_then(|bytes| read(bytes))
+    }
+
+    fn hear(&mut self, now: Timestamp, within: Duration) {
+        let silence = self.heard.map(|heard| since(heard, now)).unwrap_or_default();
+        self.silence = self.silence.max(silence);
+        if self.heard.is_some() {
+            self.late = self.late.max(silence.saturating_sub(self.within));
+        }
+        (self.heard, self.within) = (Some(now), within);
+    }
 }
 
 /// An allocation.
@@ -25,25 +64,62 @@ pub struct BookAlloc {
     pub node: Option<String>,
     /// Index of the last change that the servers made.
     pub index: u64,
+    /// What many have in common.
+    pub common: Arc<Fields>,
+    /// What differs from that.
+    pub own: Fields,
+}
+
+impl BookAlloc {
+    /// A field of it.
+    #[must_use]
+    pub fn field(&self, name: &str) -> Option<&Value> {
+        self.own.get(name).or_else(|| self.common.get(name))
+    }
+
     /// As `Alloc.GetAllocs` describes it.
-    pub described: Value,
+    #[must_use]
+    pub fn described(&self) -> Value {
+        const INDEX: &str = "AllocModifyIndex";
+        let common = self.common.iter().filter(|(name, _)| !self.own.contains_key(*name));
+        let all = common.chain(&self.own).filter(|(name, _)| *name != INDEX);
+        let all = all.map(|(name, value)| (name.as_str(), value.clone()));
+        map(all.chain([(INDEX, self.index.into())]))
+    }
 }
 
 /// What the servers know.
 #[derive(Clone, Debug)]
 pub struct Book {
-    /// Of the last change.
+    /// Of the last change that they know.
     pub index: u64,
+    /// Of the last change that there was: what comes after one that was lost is newer, too.
+    last: u64,
     /// Within which nodes are to beat.
-    pub ttl: Duration,
+    pub beats: BeatRule,
+    /// Addresses that nodes are told of; they keep what they know where there is none.
+    pub servers: Vec<String>,
     /// By their ids.
     pub nodes: BTreeMap<String, BookNode>,
-    /// By their ids.
-    pub allocs: BTreeMap<String, BookAlloc>,
-    /// What a node told last of each, by its id.
-    pub told: BTreeMap<String, Value>,
+    allocs: BTreeMap<String, BookAlloc>,
+    /// What a node told last of each, by its id, as it came.
+    told: BTreeMap<String, Vec<u8>>,
+    /// How often a node told what it had told before.
+    pub told_again: u64,
+    /// Allocations that were told, each time.
+    pub tellings: u64,
+    /// What was told of an allocation that was over, and was not that it is.
+    pub revived: Vec<String>,
     /// So many answers lack the allocations that were asked for.
     pub lacks: u32,
+    /// Calls by their method.
+    pub asked: BTreeMap<String, u64>,
+    /// What they and their answers weighed.
+    pub volumes: BTreeMap<String, Volume>,
+    /// Calls in each second.
+    pub busy: BTreeMap<u64, u64>,
+    /// Nodes whose questions have an answer now.
+    touched: BTreeSet<String>,
     /// No call is answered.
     pub silent: bool,
     /// What nodes said that happened to them.
@@ -53,24 +129,55 @@ pub struct Book {
 impl Default for Book {
     fn default() -> Self {
         Self {
-            index: 0,
-            ttl: Duration::from_millis(500),
+            index: 1,
+            last: 1,
+            beats: BeatRule::Fixed(Duration::from_millis(500)),
+            servers: Vec::new(),
             nodes: BTreeMap::new(),
             allocs: BTreeMap::new(),
             told: BTreeMap::new(),
+            told_again: 0,
+            tellings: 0,
+            revived: Vec::new(),
             lacks: 0,
+            asked: BTreeMap::new(),
+            volumes: BTreeMap::new(),
+            busy: BTreeMap::new(),
+            touched: BTreeSet::new(),
             silent: false,
             events: Vec::new(),
         }
     }
 }
 
+fn since(before: Timestamp, now: Timestamp) -> Duration {
+    Duration::from_nanos(now.nanos().saturating_sub(before.nanos()))
+}
+
+fn read(bytes: &[u8]) -> Option<Value> {
+    let mut reader = ValueReader::new(CLUSTER_ANSWER_BYTES_MAX);
+    reader.extend(bytes);
+    reader.take_next().ok().flatten()
+}
+
+fn written(value: &Value) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    msgpack::write(&mut bytes, value);
+    bytes
+}
+
+fn status_of(told: &Value) -> &str {
+    field(told, "ClientStatus").and_then(text).unwrap_or_default()
+}
+
+fn is_over(status: &str) -> bool {
+    ["complete", "failed", "lost"].contains(&status)
+}
+
 /// The allocation of a recorded answer of a server: a service of one native task.
 #[must_use]
-pub fn recorded() -> BTreeMap<String, Value> {
-    let mut reader = ValueReader::new(RECORDED.len());
-    reader.extend(RECORDED);
-    let answer = reader.take_next().ok().flatten().unwrap_or(Value::Nil);
+pub fn recorded() -> Fields {
+    let answer = read(RECORDED).unwrap_or(Value::Nil);
     let first = field(&answer, "Allocs").and_then(Value::as_array).and_then(|all| all.first());
     let fields = first.and_then(Value::as_map).into_iter().flatten();
     fields.filter_map(|(key, value)| Some((text(key)?.to_owned(), value.clone()))).collect()
@@ -79,79 +186,167 @@ pub fn recorded() -> BTreeMap<String, Value> {
 impl Book {
     /// Place an allocation, or change one: the recorded one with these fields. Its id.
     pub fn put(&mut self, node: Option<&str>, fields: &[(&str, Value)]) -> String {
-        self.index = self.index.saturating_add(1);
-        let mut all = recorded();
-        all.insert("AllocModifyIndex".to_owned(), self.index.into());
-        for (key, value) in fields {
-            all.insert((*key).to_owned(), value.clone());
+        let own = fields.iter().map(|(key, value)| ((*key).to_owned(), value.clone())).collect();
+        self.place(node, Arc::new(recorded()), own)
+    }
+
+    /// Place an allocation, or change one. Its id.
+    pub fn place(&mut self, node: Option<&str>, common: Arc<Fields>, own: Fields) -> String {
+        let (node, index) = (node.map(str::to_owned), self.next());
+        let alloc = BookAlloc { node: node.clone(), index, common, own };
+        let id = alloc.field("ID").and_then(text).unwrap_or_default().to_owned();
+        self.allocs.insert(id.clone(), alloc);
+        if let Some(node) = &node {
+            self.nodes.entry(node.clone()).or_default().allocs.insert(id.clone());
         }
-        let id = all.get("ID").and_then(text).unwrap_or_default().to_owned();
-        let described = map(all.iter().map(|(key, value)| (key.as_str(), value.clone())));
-        let (node, index) = (node.map(str::to_owned), self.index);
-        self.allocs.insert(id.clone(), BookAlloc { node, index, described });
+        self.touch(node);
         id
     }
 
-    /// The servers forget every allocation.
-    pub fn forget_all(&mut self) {
-        self.allocs.clear();
-        self.index = self.index.saturating_add(1);
+    /// Change an allocation. `false`: there is none.
+    pub fn change(&mut self, id: &str, fields: &[(&str, Value)]) -> bool {
+        let index = self.next();
+        let Some(alloc) = self.allocs.get_mut(id) else { return false };
+        let own = fields.iter().map(|(key, value)| ((*key).to_owned(), value.clone()));
+        alloc.own.extend(own);
+        alloc.index = index;
+        let node = alloc.node.clone();
+        self.touch(node);
+        true
     }
 
-    /// The status that a node told last of an allocation; empty: none.
+    /// The servers do not know it any more.
+    pub fn forget(&mut self, id: &str) {
+        self.next();
+        let Some(alloc) = self.allocs.remove(id) else { return };
+        if let Some(node) = alloc.node.as_ref().and_then(|node| self.nodes.get_mut(node)) {
+            node.allocs.remove(id);
+        }
+        self.touch(alloc.node);
+    }
+
+    /// They forget every allocation.
+    pub fn forget_all(&mut self) {
+        let all: Vec<_> = self.allocs.keys().cloned().collect();
+        all.iter().for_each(|id| self.forget(id));
+    }
+
+    /// They do not know the node any more.
+    pub fn forget_node(&mut self, id: &str) {
+        self.next();
+        if let Some(node) = self.nodes.get_mut(id) {
+            node.registrations = 0;
+        }
+        self.touch(Some(id.to_owned()));
+    }
+
+    /// They know what stands in an older book, and nothing newer but what nodes told. What changes from then on
+    /// has a higher index than anything before.
+    pub fn set_back(&mut self, older: &Self) {
+        self.last = self.last.max(self.index);
+        self.index = older.index;
+        self.allocs = older.allocs.clone();
+        for (id, node) in &mut self.nodes {
+            let before = older.nodes.get(id).cloned().unwrap_or_default();
+            (node.index, node.allocs) = (before.index, before.allocs);
+        }
+        for (id, alloc) in &mut self.allocs {
+            if let Some(told) = self.told.get(id).and_then(|told| read(told)) {
+                alloc.own.insert("ClientStatus".to_owned(), status_of(&told).into());
+            }
+        }
+        self.touched.extend(self.nodes.keys().cloned());
+    }
+
+    /// Whatever is changed from now on is past this index, and each node hears of it.
+    pub fn pass(&mut self, index: u64) {
+        self.index = self.index.max(index);
+        self.next();
+        self.touch(None);
+    }
+
+    /// Every allocation, by id.
     #[must_use]
-    pub fn told_status(&self, id: &str) -> &str {
-        let told = self.told.get(id).and_then(|told| field(told, "ClientStatus"));
-        told.and_then(text).unwrap_or_default()
+    pub const fn allocs(&self) -> &BTreeMap<String, BookAlloc> {
+        &self.allocs
+    }
+
+    /// As if nothing had been told.
+    pub fn forget_told(&mut self) {
+        self.told.clear();
+    }
+
+    /// What a node told last of an allocation.
+    #[must_use]
+    pub fn told(&self, id: &str) -> Option<Value> {
+        read(self.told.get(id)?)
+    }
+
+    /// The status in that; empty: none.
+    #[must_use]
+    pub fn told_status(&self, id: &str) -> String {
+        self.told(id).as_ref().map(status_of).unwrap_or_default().to_owned()
+    }
+
+    /// Nodes whose questions have an answer now, since the last time.
+    pub(crate) fn take_touched(&mut self) -> BTreeSet<String> {
+        std::mem::take(&mut self.touched)
+    }
+
+    fn next(&mut self) -> u64 {
+        self.last = self.last.max(self.index).saturating_add(1);
+        self.index = self.last;
+        self.index
+    }
+
+    fn touch(&mut self, node: Option<String>) {
+        let all = || self.nodes.keys().cloned().collect();
+        let touched: Vec<String> = node.map_or_else(all, |node| vec![node]);
+        for id in touched {
+            self.nodes.entry(id.clone()).or_default().index = self.index;
+            self.touched.insert(id);
+        }
     }
 
     /// The answer to a call, or why it is refused. `None`: the question waits until something has changed;
     /// not where it has `waited` for as long as it may.
     pub fn answer(
         &mut self,
+        now: Timestamp,
         method: &str,
         body: &Value,
         waited: bool,
     ) -> Option<Result<Value, String>> {
-        if self.silent {
-            return None;
-        }
         let given = |name| field(body, name).and_then(text).unwrap_or_default().to_owned();
         Some(match method {
             "Status.Ping" => Ok(map([])),
             "Status.Leader" => Ok("127.0.0.1:4647".into()),
             "Node.Register" => {
-                let node = field(body, "Node").cloned().unwrap_or(Value::Nil);
-                let id = field(&node, "ID").and_then(text).unwrap_or_default().to_owned();
-                self.nodes.entry(id).or_default().registered.push(node);
-                Ok(self.beat())
+                let described = field(body, "Node").cloned().unwrap_or(Value::Nil);
+                let id = field(&described, "ID").and_then(text).unwrap_or_default().to_owned();
+                let index = self.next();
+                let node = self.nodes.entry(id.clone()).or_default();
+                node.registrations = node.registrations.saturating_add(1);
+                node.index = node.index.max(index);
+                if node.registered.len() < REGISTRATIONS_KEPT {
+                    node.registered.push(written(&described));
+                }
+                Ok(self.heard(&id, now))
             }
             "Node.UpdateStatus" => match self.nodes.get_mut(&given("NodeID")) {
-                None => Err("node not found".to_owned()),
-                Some(node) => {
+                Some(node) if node.registrations > 0 => {
                     node.beats = node.beats.saturating_add(1);
-                    Ok(self.beat())
+                    Ok(self.heard(&given("NodeID"), now))
                 }
+                _ => Err("node not found".to_owned()),
             },
             "Node.GetClientAllocs" => {
                 let after = field(body, "MinQueryIndex").and_then(Value::as_u64).unwrap_or(0);
-                if after > 0 && after >= self.index && !waited {
-                    return None;
-                }
-                let node = given("NodeID");
-                let of_node = self
-                    .allocs
-                    .iter()
-                    .filter(|(_, alloc)| alloc.node.as_ref().is_none_or(|of| *of == node));
-                let listed = of_node.map(|(id, alloc)| (id.as_str(), alloc.index.into()));
-                Ok(map([("Index", self.index.into()), ("Allocs", map(listed))]))
+                return self.listed(&given("NodeID"), after, waited).map(Ok);
             }
             "Alloc.GetAllocs" => Ok(self.described(body)),
             "Node.UpdateAlloc" => {
-                for alloc in items(body, "Alloc") {
-                    let id = field(alloc, "ID").and_then(text).unwrap_or_default();
-                    self.told.insert(id.to_owned(), alloc.clone());
-                }
+                items(body, "Alloc").for_each(|alloc| self.tell(alloc));
                 Ok(map([("Index", self.index.into())]))
             }
             "Node.EmitEvents" => {
@@ -164,9 +359,53 @@ impl Book {
         })
     }
 
-    fn beat(&self) -> Value {
-        let ttl = u64::try_from(self.ttl.as_nanos()).unwrap_or(u64::MAX);
-        map([("HeartbeatTTL", ttl.into()), ("NumNodes", self.nodes.len().into())])
+    /// A call has come.
+    pub(crate) fn count(&mut self, now: Timestamp, method: &str) {
+        if let Some(count) = self.asked.get_mut(method) {
+            *count = count.saturating_add(1);
+        } else {
+            self.asked.insert(method.to_owned(), 1);
+        }
+        let second = self.busy.entry(now.nanos() / 1_000_000_000).or_default();
+        *second = second.saturating_add(1);
+    }
+
+    /// A call was answered: so many bytes came and went.
+    pub(crate) fn weigh(&mut self, method: &str, came: usize, went: usize) {
+        self.volumes.entry(method.to_owned()).or_default().count(came, went);
+    }
+
+    fn heard(&mut self, id: &str, now: Timestamp) -> Value {
+        let known = self.nodes.values().filter(|node| node.registrations > 0).count();
+        let within = self.beats.within(known);
+        if let Some(node) = self.nodes.get_mut(id) {
+            node.hear(now, within);
+        }
+        let ttl = u64::try_from(within.as_nanos()).unwrap_or(u64::MAX);
+        let server = |at: &String| map([("RPCAdvertiseAddr", at.as_str().into())]);
+        let servers = self.servers.iter().map(server).collect();
+        map([
+            ("HeartbeatTTL", ttl.into()),
+            ("NumNodes", known.into()),
+            ("Servers", Value::Array(servers)),
+        ])
+    }
+
+    /// Every allocation of a node; none while there is no news after this index.
+    fn listed(&self, node: &str, after: u64, waited: bool) -> Option<Value> {
+        let known = self.nodes.get(node);
+        let index = known.map_or(self.index, |node| node.index.max(1));
+        if after > 0 && after >= index && !waited {
+            return None;
+        }
+        let mut listed: Vec<(&str, Value)> = Vec::new();
+        let mine = known.into_iter().flat_map(|node| &node.allocs);
+        let of_all = self.allocs.iter().filter(|(_, alloc)| alloc.node.is_none());
+        let of_all = of_all.map(|(id, _)| id);
+        for id in mine.chain(of_all) {
+            listed.extend(self.allocs.get(id).map(|alloc| (id.as_str(), alloc.index.into())));
+        }
+        Some(map([("Index", index.into()), ("Allocs", map(listed))]))
     }
 
     fn described(&mut self, body: &Value) -> Value {
@@ -175,8 +414,27 @@ impl Book {
             return map([("Index", self.index.into()), ("Allocs", Value::Nil)]);
         }
         let found = items(body, "AllocIDs").filter_map(|id| self.allocs.get(text(id)?));
-        let found = found.map(|alloc| alloc.described.clone()).collect();
+        let found = found.map(BookAlloc::described).collect();
         map([("Index", self.index.into()), ("Allocs", Value::Array(found))])
+    }
+
+    /// Servers note what became of an allocation, and tell its node that they did.
+    fn tell(&mut self, alloc: &Value) {
+        let (id, bytes) = (field(alloc, "ID").and_then(text).unwrap_or_default(), written(alloc));
+        let before = self.told.get(id);
+        let over = before.and_then(|told| read(told)).is_some_and(|told| is_over(status_of(&told)));
+        // What is told of one that was forgotten changes nothing.
+        if over && !is_over(status_of(alloc)) && self.allocs.contains_key(id) {
+            self.revived.push(id.to_owned());
+        }
+        self.tellings = self.tellings.saturating_add(1);
+        self.told_again = self.told_again.saturating_add(u64::from(before == Some(&bytes)));
+        self.told.insert(id.to_owned(), bytes);
+        self.next();
+        let Some(known) = self.allocs.get_mut(id) else { return };
+        known.own.insert("ClientStatus".to_owned(), status_of(alloc).into());
+        let node = known.node.clone();
+        self.touch(node);
     }
 }
 

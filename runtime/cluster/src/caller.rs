@@ -3,7 +3,8 @@
 //! ```text
 //! call ─ bytes ─► writer ─► stream ─► reader ─ answer, by number ─► call
 //! ```
-//! A call that is given up leaves nothing behind; its answer is dropped when it comes.
+//! A call that is given up leaves nothing behind; its answer is dropped when it comes. A call that is late
+//! ends the stream.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -78,6 +79,10 @@ impl Pending {
     fn close(&self) {
         *self.lock() = None;
     }
+
+    fn is_open(&self) -> bool {
+        self.lock().is_some()
+    }
 }
 
 /// A call that waits; it is forgotten when this goes.
@@ -99,6 +104,7 @@ pub struct Caller {
     session: Session,
     requests: mpsc::Sender<Vec<u8>>,
     pending: Arc<Pending>,
+    over: CancellationToken,
     last: Arc<AtomicU64>,
 }
 
@@ -117,6 +123,7 @@ impl Caller {
         let pending = Arc::new(Pending(Mutex::new(Some(BTreeMap::new()))));
         let over = CancellationToken::new();
         let (of_reader, reader_over) = (Arc::clone(&pending), over.clone());
+        let writer_over = over.clone();
         tokio::spawn(async move {
             let reading = read(reads, &of_reader, longest);
             if let Some(Err(error)) = reader_over.run_until_cancelled(reading).await {
@@ -127,13 +134,13 @@ impl Caller {
         });
         tokio::spawn(async move {
             let writing = write(writes, queue);
-            if let Some(Err(error)) = over.run_until_cancelled(writing).await {
+            if let Some(Err(error)) = writer_over.run_until_cancelled(writing).await {
                 tracing::debug!(%error, "a stream of calls cannot be written to");
             }
-            over.cancel();
+            writer_over.cancel();
         });
         let (session, last) = (session.clone(), Arc::new(AtomicU64::new(0)));
-        Ok(Self { session, requests, pending, last })
+        Ok(Self { session, requests, pending, over, last })
     }
 
     /// The session this is a stream of.
@@ -142,7 +149,15 @@ impl Caller {
         &self.session
     }
 
-    /// Call a method and wait for its answer, at most for `wall`.
+    /// Is the stream open, and its connection? Not when what came on it cannot be read, or a call on it was
+    /// late.
+    #[must_use]
+    pub fn stands(&self) -> bool {
+        !self.session.is_over() && self.pending.is_open()
+    }
+
+    /// Call a method and wait for its answer, at most for `wall`. A call that is late ends the stream: a
+    /// server answers one call of a stream after another, and this one may hold up the next for ever.
     ///
     /// # Errors
     /// When the server refuses it, the connection ends, or the time is over.
@@ -163,8 +178,12 @@ impl Caller {
             let refused = |message| ServerCallError::Refused { method: method.to_owned(), message };
             answer.await.map_err(|_| ended())?.map_err(refused)
         };
-        let late = || ServerCallError::Late { method: method.to_owned(), wall };
-        clock::timeout(wall, called).await.ok_or_else(late)?
+        let called = clock::timeout(wall, called).await;
+        called.ok_or_else(|| {
+            self.pending.close();
+            self.over.cancel();
+            ServerCallError::Late { method: method.to_owned(), wall }
+        })?
     }
 }
 
@@ -275,11 +294,17 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_call_that_gets_no_answer_ends_in_time_and_leaves_nothing_behind() {
-        let caller = Caller::open(&pair(), 1 << 20).await.unwrap();
+    async fn a_call_that_gets_no_answer_ends_in_time_and_its_stream_with_it() {
+        let session = pair();
+        let caller = Caller::open(&session, 1 << 20).await.unwrap();
+        let given_up = caller.call("Silence", &Value::Nil, WALL);
+        assert_eq!(clock::timeout(WALL / 2, given_up).await, None);
+        assert!(caller.pending.lock().as_ref().is_some_and(BTreeMap::is_empty));
+        assert!(caller.stands(), "whoever gave up did not wait");
         let late = caller.call("Silence", &Value::Nil, WALL).await.unwrap_err();
         assert_eq!(late, ServerCallError::Late { method: "Silence".to_owned(), wall: WALL });
-        assert!(caller.pending.lock().as_ref().is_some_and(BTreeMap::is_empty));
+        assert!(!caller.stands(), "the next call is not made behind it");
+        assert!(!session.is_over());
     }
 
     #[tokio::test]
@@ -288,5 +313,23 @@ mod tests {
         let body = map([("Text", "x".repeat(3_000).into())]);
         let ended = caller.call("Echo", &body, WALL).await.unwrap_err();
         assert_eq!(ended, ServerCallError::Ended { method: "Echo".to_owned() });
+        assert!(!caller.stands());
+    }
+
+    #[tokio::test]
+    async fn a_connection_that_is_given_up_ends_the_calls_of_everybody_on_it() {
+        let session = pair();
+        let caller = Caller::open(&session, 1 << 20).await.unwrap();
+        let waiting = tokio::spawn({
+            let caller = caller.clone();
+            async move { caller.call("Silence", &Value::Nil, WALL).await }
+        });
+        while caller.pending.lock().as_ref().is_some_and(BTreeMap::is_empty) {
+            tokio::task::yield_now().await;
+        }
+        session.give_up();
+        let ended = waiting.await.unwrap().unwrap_err();
+        assert_eq!(ended, ServerCallError::Ended { method: "Silence".to_owned() });
+        session.ended().await;
     }
 }

@@ -83,8 +83,8 @@ struct Client {
     updates: Mutex<AllocUpdates>,
     /// Something is to be told that no change of the agent tells of.
     news: Notify,
-    /// The servers know this node.
-    registered: watch::Sender<bool>,
+    /// How far the servers and this node know each other.
+    progress: watch::Sender<Progress>,
     /// By the newest list of allocations; none before the first.
     migrate_tokens: watch::Sender<Option<BTreeMap<AllocId, String>>>,
     disks: Arc<dyn DiskDoor>,
@@ -92,6 +92,17 @@ struct Client {
     credentials: Mutex<Credentials>,
     /// Since a server was heard last; since the begin before the first.
     heard: watch::Sender<Stopwatch>,
+}
+
+/// See [`Client::progress`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Progress {
+    /// Not at all.
+    Nothing,
+    /// The servers know this node.
+    Registered,
+    /// This node knows what they want of it, or tried to: what they count as over is not told to run.
+    CaughtUp,
 }
 
 impl std::fmt::Debug for Client {
@@ -123,9 +134,26 @@ impl Client {
 
     /// Wait until the servers know this node.
     async fn is_registered(&self) {
-        let mut registered = self.registered.subscribe();
+        self.is_at(Progress::Registered).await;
+    }
+
+    /// Wait until this node has asked them what they want.
+    async fn caught_up(&self) {
+        self.is_at(Progress::CaughtUp).await;
+    }
+
+    async fn is_at(&self, least: Progress) {
+        let mut progress = self.progress.subscribe();
         // The sender is held by `self`.
-        let _gone = registered.wait_for(|registered| *registered).await;
+        let _gone = progress.wait_for(|progress| *progress >= least).await;
+    }
+
+    fn comes_to(&self, progress: Progress) {
+        self.progress.send_if_modified(|now| {
+            let further = *now < progress;
+            *now = progress.max(*now);
+            further
+        });
     }
 }
 
@@ -157,7 +185,8 @@ pub async fn run(
     let id = node.views().borrow().id;
     let ClusterDoors { servers, disks, arrived, others, serves } = doors;
     let links = Links::new(&options, servers, arrived);
-    let (registered, migrate_tokens) = (watch::Sender::new(false), watch::Sender::new(None));
+    let (progress, migrate_tokens) =
+        (watch::Sender::new(Progress::Nothing), watch::Sender::new(None));
     let ClusterOptions { secret, introduction, standing, .. } = options.clone();
     let credentials = Mutex::new(Credentials::new(secret, introduction, standing));
     let heard = watch::Sender::new(Stopwatch::start());
@@ -169,7 +198,7 @@ pub async fn run(
         links,
         updates,
         news,
-        registered,
+        progress,
         migrate_tokens,
         disks,
         serves,

@@ -125,7 +125,7 @@ async fn the_recorded_answers_of_servers_are_what_each_call_is_about() {
     assert!(listed.index > 0);
     assert!(!listed.allocs.is_empty(), "there is an allocation");
     assert!(listed.allocs.values().all(|of_alloc| *of_alloc <= listed.index));
-    assert_eq!(calls.allocs(&[], "", 0).await.unwrap().len(), 1);
+    assert_eq!(calls.allocs(&[], "", 0, true).await.unwrap().len(), 1);
     calls.update_allocs(Vec::new()).await.unwrap();
     calls.emit_events(node, Vec::new()).await.unwrap();
     calls.deregister(node).await.unwrap();

@@ -93,10 +93,10 @@ impl ServerCalls {
         self.caller.call("Status.Ping", &map([]), self.wall).await.map(drop)
     }
 
-    /// Does the connection still stand?
+    /// Can calls still be made?
     #[must_use]
     pub fn stands(&self) -> bool {
-        !self.caller.session().is_over()
+        self.caller.stands()
     }
 
     /// The leader of the region; none while the servers have none.
@@ -196,7 +196,8 @@ impl ServerCalls {
         self.call("Node.GetNode", [("NodeID", id.to_string().into())]).await
     }
 
-    /// These allocations, whole, from a server that is at `min_index` at least.
+    /// These allocations, whole, from a server that is at `min_index` at least; with `older` from one that may
+    /// not have heard what this node told since.
     ///
     /// # Errors
     /// When the call fails.
@@ -205,13 +206,14 @@ impl ServerCalls {
         ids: &[AllocId],
         secret: &str,
         min_index: u64,
+        older: bool,
     ) -> Result<Vec<Value>, ServerCallError> {
         const METHOD: &str = "Alloc.GetAllocs";
         let list = ids.iter().map(|id| Value::from(id.to_string())).collect();
         let fields = [
             ("AllocIDs", Value::Array(list)),
             ("AuthToken", secret.into()),
-            ("AllowStale", true.into()),
+            ("AllowStale", older.into()),
             // A follower that is behind waits instead of answering with what was.
             ("MinQueryIndex", min_index.saturating_sub(1).into()),
         ];
@@ -223,7 +225,13 @@ impl ServerCalls {
     /// # Errors
     /// When the call fails.
     pub async fn update_allocs(&self, allocs: Vec<Value>) -> Result<(), ServerCallError> {
-        self.call("Node.UpdateAlloc", [("Alloc", Value::Array(allocs))]).await.map(drop)
+        const METHOD: &str = "Node.UpdateAlloc";
+        let answer = self.call(METHOD, [("Alloc", Value::Array(allocs))]).await?;
+        // What is taken for told is not told again.
+        field(&answer, "Index")
+            .and_then(Value::as_u64)
+            .map(drop)
+            .ok_or_else(|| unread(METHOD, "Index"))
     }
 
     /// Tell what happened to this node.

@@ -5,7 +5,7 @@
 //!                                 ├─ open ─► a stream of ours: 0x01 calls, 0x05 one streaming call
 //!                                 └─ a stream of the server's ─► `Arrivals`; its first byte says which
 //! ```
-//! Ends when the connection does, or when nobody holds the session any more.
+//! Ends when the connection does, when it is given up, or when nobody holds the session any more.
 
 use std::future::poll_fn;
 use std::io;
@@ -34,6 +34,7 @@ type Opening = oneshot::Sender<io::Result<Stream>>;
 #[derive(Clone, Debug)]
 pub struct Session {
     openings: mpsc::Sender<Opening>,
+    given_up: CancellationToken,
     over: CancellationToken,
 }
 
@@ -54,13 +55,15 @@ impl Session {
         let (arrived, arrivals) = mpsc::channel(CLUSTER_ARRIVALS_MAX);
         let over = CancellationToken::new();
         let guard = over.clone().drop_guard();
+        let given_up = CancellationToken::new();
+        let ends = given_up.clone();
         tokio::spawn(async move {
             let _guard = guard;
             let mut driver = Driver { connection, asked, opening: None, arrived, left: false };
-            let error = poll_fn(|cx| driver.poll(cx)).await;
+            let error = ends.run_until_cancelled(poll_fn(|cx| driver.poll(cx))).await;
             tracing::debug!(?error, "a connection to a server ended");
         });
-        (Self { openings, over }, arrivals)
+        (Self { openings, given_up, over }, arrivals)
     }
 
     /// Open a stream.
@@ -81,6 +84,11 @@ impl Session {
                 "the connection to the server takes no more streams",
             )
         })?
+    }
+
+    /// End the connection at once, whoever holds it: the other end may not be there to agree to it.
+    pub fn give_up(&self) {
+        self.given_up.cancel();
     }
 
     /// Wait for the end of the connection.

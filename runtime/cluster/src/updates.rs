@@ -5,12 +5,16 @@
 //!               urgent: at the next tick   else: each fifth          └─ failed: they wait again
 //! ```
 //! Urgent is what changes what becomes of the allocation; its tasks' events and its health may wait.
+//!
+//! A call without an answer may be carried out later than a newer one. What was in it is in doubt for
+//! [`CLUSTER_DOUBT_WALL`]: then it is told once more, and is not on record before.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 
 use ostler_model::alloc::ClientStatus;
 use ostler_model::ids::AllocId;
-use ostler_model::limits::CLUSTER_UPDATES_PER_CALL;
+use ostler_model::limits::{CLUSTER_DOUBT_WALL, CLUSTER_UPDATES_PER_CALL};
 use ostler_model::saved::AcknowledgedState;
 
 /// Ticks from one look at what is not urgent to the next.
@@ -48,6 +52,10 @@ pub struct AllocUpdates {
     waiting: UpdateBatch,
     /// Of the call under way.
     told: Option<UpdateBatch>,
+    /// Those that servers count as over: they are not told to run.
+    over: BTreeSet<AllocId>,
+    /// Until when an older state may overtake what is told.
+    doubts: BTreeMap<AllocId, Duration>,
     ticks: u32,
 }
 
@@ -58,8 +66,19 @@ impl AllocUpdates {
         Self { acknowledged, ..Self::default() }
     }
 
+    /// Servers count this allocation as over, whatever is on record here.
+    pub fn is_over(&mut self, id: AllocId) {
+        self.over.insert(id);
+        if self.waiting.get(&id).is_some_and(|now| !now.client_status.terminal()) {
+            self.waiting.remove(&id);
+        }
+    }
+
     /// This is where an allocation is now.
     pub fn changed(&mut self, id: AllocId, now: AcknowledgedState) {
+        if !now.client_status.terminal() && self.over.contains(&id) {
+            return;
+        }
         // What is being told counts as known: if it is not, it waits again.
         let told = self.told.as_ref().and_then(|told| told.get(&id));
         match urgency(told.or(self.acknowledged.get(&id)), &now) {
@@ -78,19 +97,41 @@ impl AllocUpdates {
     pub fn gone(&mut self, id: AllocId) {
         self.waiting.remove(&id);
         self.acknowledged.remove(&id);
+        self.over.remove(&id);
+        self.doubts.remove(&id);
     }
 
     /// Forget what is acknowledged of all others.
     pub fn keep(&mut self, kept: impl Fn(AllocId) -> bool) {
         self.acknowledged.retain(|id, _| kept(*id));
         self.waiting.retain(|id, _| kept(*id));
+        self.over.retain(|id| kept(*id));
+        self.doubts.retain(|id, _| kept(*id));
+    }
+
+    /// When something is to be told once more.
+    #[must_use]
+    pub fn doubt_ends(&self) -> Option<Duration> {
+        self.doubts.values().min().copied()
+    }
+
+    /// What was told while it was in doubt is told once more.
+    fn end_doubts(&mut self, now: Duration) {
+        let ended: Vec<_> =
+            self.doubts.extract_if(.., |_, until| *until <= now).map(|(id, _)| id).collect();
+        for id in ended {
+            if let Some(known) = self.acknowledged.remove(&id) {
+                self.waiting.entry(id).or_insert(known);
+            }
+        }
     }
 
     /// Do servers know that this allocation has ended?
     #[must_use]
     pub fn is_end_known(&self, id: AllocId) -> bool {
         let known = self.acknowledged.get(&id);
-        known.is_some_and(|known| known.client_status.terminal()) && !self.waiting.contains_key(&id)
+        let known = known.is_some_and(|known| known.client_status.terminal());
+        known && !self.waiting.contains_key(&id) && !self.doubts.contains_key(&id)
     }
 
     /// Is there nothing to be told?
@@ -100,7 +141,11 @@ impl AllocUpdates {
     }
 
     /// A tick: what is to be told now, at most so much as one call takes. Nothing while a call is under way.
-    pub fn tick(&mut self) -> Option<UpdateBatch> {
+    /// `now`: time that passes alone.
+    pub fn tick(&mut self, now: Duration) -> Option<UpdateBatch> {
+        if self.told.is_none() {
+            self.end_doubts(now);
+        }
         self.ticks = self.ticks.saturating_add(1);
         let urgent = || {
             let mut waiting = self.waiting.iter();
@@ -124,19 +169,21 @@ impl AllocUpdates {
         Some(told)
     }
 
-    /// The call has ended. What is acknowledged by it, for the records; nothing where it failed.
-    pub fn sent(&mut self, taken: bool) -> UpdateBatch {
-        let told = self.told.take().unwrap_or_default();
+    /// The call has ended. What is acknowledged for good, for the records; nothing where it failed.
+    pub fn sent(&mut self, taken: bool, now: Duration) -> UpdateBatch {
+        let mut told = self.told.take().unwrap_or_default();
         if !taken {
-            for (id, now) in told {
+            for (id, state) in told {
+                self.doubts.insert(id, now.saturating_add(CLUSTER_DOUBT_WALL));
                 // A newer one has come meanwhile, perhaps.
-                self.waiting.entry(id).or_insert(now);
+                self.waiting.entry(id).or_insert(state);
             }
             return UpdateBatch::new();
         }
         self.acknowledged.extend(told.clone());
         let acknowledged = &self.acknowledged;
         self.waiting.retain(|id, now| urgency(acknowledged.get(id), now) != Urgency::None);
+        told.retain(|id, _| !self.doubts.contains_key(id));
         told
     }
 }
@@ -167,13 +214,16 @@ mod tests {
         updates.changed(id(1), running);
         assert!(updates.is_quiet(), "they know it");
         updates.changed(id(1), at(ClientStatus::Running, "two"));
-        assert_eq!((0..4).filter_map(|_| updates.tick()).count(), 0);
-        assert_eq!(updates.tick().unwrap().len(), 1);
-        updates.sent(true);
+        assert_eq!((0..4).filter_map(|_| updates.tick(Duration::ZERO)).count(), 0);
+        assert_eq!(updates.tick(Duration::ZERO).unwrap().len(), 1);
+        updates.sent(true, Duration::ZERO);
         updates.changed(id(1), at(ClientStatus::Complete, "three"));
-        assert_eq!(updates.tick().unwrap()[&id(1)].client_status, ClientStatus::Complete);
-        assert_eq!(updates.tick(), None, "one call at a time");
-        assert_eq!(updates.sent(true).len(), 1);
+        assert_eq!(
+            updates.tick(Duration::ZERO).unwrap()[&id(1)].client_status,
+            ClientStatus::Complete
+        );
+        assert_eq!(updates.tick(Duration::ZERO), None, "one call at a time");
+        assert_eq!(updates.sent(true, Duration::ZERO).len(), 1);
         assert!(updates.is_quiet());
     }
 
@@ -182,10 +232,10 @@ mod tests {
         let mut updates = AllocUpdates::default();
         updates.changed(id(1), at(ClientStatus::Failed, "one"));
         updates.changed(id(2), at(ClientStatus::Failed, "one"));
-        assert_eq!(updates.tick().unwrap().len(), 2);
+        assert_eq!(updates.tick(Duration::ZERO).unwrap().len(), 2);
         updates.changed(id(1), at(ClientStatus::Failed, "two"));
-        assert!(updates.sent(false).is_empty());
-        let again = updates.tick().unwrap();
+        assert!(updates.sent(false, Duration::ZERO).is_empty());
+        let again = updates.tick(Duration::ZERO).unwrap();
         assert_eq!(again[&id(1)].client_description, "two");
         assert_eq!(again[&id(2)].client_description, "one");
     }
@@ -195,9 +245,9 @@ mod tests {
         let running = at(ClientStatus::Running, "one");
         let mut updates = AllocUpdates::new([(id(1), running.clone())].into());
         updates.forgotten(id(1), running.clone());
-        let told = (0..TICKS).find_map(|_| updates.tick()).unwrap();
+        let told = (0..TICKS).find_map(|_| updates.tick(Duration::ZERO)).unwrap();
         assert_eq!(told[&id(1)], running);
-        updates.sent(true);
+        updates.sent(true, Duration::ZERO);
         updates.changed(id(1), running);
         assert!(updates.is_quiet());
     }
@@ -212,42 +262,89 @@ mod tests {
             updates.changed(id(n), at(ClientStatus::Running, "two"));
         }
         updates.changed(id(3), at(ClientStatus::Failed, "two"));
-        let first = updates.tick().unwrap();
+        let first = updates.tick(Duration::ZERO).unwrap();
         assert!(first.len() == CLUSTER_UPDATES_PER_CALL && first.contains_key(&id(3)));
-        updates.sent(true);
-        assert_eq!(updates.tick().unwrap().len(), 1, "the rest follows at once");
+        updates.sent(true, Duration::ZERO);
+        assert_eq!(updates.tick(Duration::ZERO).unwrap().len(), 1, "the rest follows at once");
+    }
+
+    #[test]
+    fn what_servers_count_as_over_is_not_told_to_run() {
+        let mut updates = AllocUpdates::default();
+        updates.changed(id(1), at(ClientStatus::Running, "one"));
+        updates.is_over(id(1));
+        assert!(updates.is_quiet());
+        updates.changed(id(1), at(ClientStatus::Pending, "two"));
+        assert!(updates.is_quiet());
+        updates.changed(id(1), at(ClientStatus::Complete, "three"));
+        assert!(!updates.is_quiet());
+    }
+
+    #[test]
+    fn what_may_be_overtaken_by_a_call_without_an_answer_is_told_once_more_and_only_then_on_record()
+    {
+        let (mut updates, second) = (AllocUpdates::default(), Duration::from_secs(1));
+        updates.changed(id(1), at(ClientStatus::Failed, "one"));
+        assert!(updates.tick(second).is_some());
+        updates.sent(false, second);
+        assert_eq!(updates.doubt_ends(), Some(second + CLUSTER_DOUBT_WALL));
+        assert!(updates.tick(second).is_some());
+        assert!(updates.sent(true, second).is_empty(), "nothing is sure");
+        assert!(updates.is_quiet() && !updates.is_end_known(id(1)));
+        let later = second + CLUSTER_DOUBT_WALL;
+        let again = (0..TICKS).find_map(|_| updates.tick(later)).unwrap();
+        assert_eq!(again[&id(1)].client_description, "one");
+        assert_eq!(updates.sent(true, later).len(), 1);
+        assert!(updates.is_quiet() && updates.doubt_ends().is_none());
+        assert!(updates.is_end_known(id(1)));
     }
 
     proptest! {
         #[test]
-        fn in_the_end_the_servers_know_everything(steps in prop::collection::vec((0_u64..4, 0_u8..4, any::<bool>()), 1..60)) {
+        fn in_the_end_the_servers_know_everything(
+            steps in prop::collection::vec((0_u64..4, 0_u8..5, any::<bool>()), 1..80),
+        ) {
             let (mut updates, mut servers) = (AllocUpdates::default(), BTreeMap::new());
-            let mut now = BTreeMap::new();
+            let (mut states, mut now) = (BTreeMap::new(), Duration::ZERO);
             let mut call: Option<UpdateBatch> = None;
+            // Calls that were not answered, and when they were given up.
+            let mut late: Vec<(Duration, UpdateBatch)> = Vec::new();
             for (which, what, ok) in steps {
+                now += CLUSTER_DOUBT_WALL / 10;
+                // They are carried out before their time is over, or not at all.
+                for (_, batch) in late.extract_if(.., |(at, _)| *at + CLUSTER_DOUBT_WALL <= now + CLUSTER_DOUBT_WALL / 10) {
+                    if ok { servers.extend(batch); }
+                }
                 match what {
                     0 => {
                         let status = if ok { ClientStatus::Running } else { ClientStatus::Failed };
-                        now.insert(id(which), at(status, &which.to_string()));
-                        updates.changed(id(which), now[&id(which)].clone());
+                        states.insert(id(which), at(status, &now.as_secs().to_string()));
+                        updates.changed(id(which), states[&id(which)].clone());
                     }
-                    1 if call.is_none() => call = updates.tick(),
+                    1 if call.is_none() => call = updates.tick(now),
                     2 => if let Some(batch) = call.take() {
-                        if ok { servers.extend(batch); }
-                        updates.sent(ok);
+                        if ok { servers.extend(batch); } else { late.push((now, batch)); }
+                        updates.sent(ok, now);
+                    },
+                    3 => if let Some((_, batch)) = late.pop().filter(|_| ok) {
+                        servers.extend(batch);
                     },
                     _ => {}
                 }
             }
-            for _ in 0..20 {
+            for (_, batch) in late {
+                servers.extend(batch);
+            }
+            for _ in 0..40 {
                 if let Some(batch) = call.take() {
                     servers.extend(batch);
-                    updates.sent(true);
+                    updates.sent(true, now);
                 }
-                call = updates.tick();
+                now += CLUSTER_DOUBT_WALL / 10;
+                call = updates.tick(now);
             }
             prop_assert!(updates.is_quiet());
-            prop_assert_eq!(servers, now);
+            prop_assert_eq!(servers, states);
         }
     }
 }

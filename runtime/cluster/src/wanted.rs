@@ -46,6 +46,17 @@ impl WantedAllocs {
         wanted: BTreeMap<AllocId, u64>,
         here: &BTreeSet<AllocId>,
     ) -> Option<ListedAllocs> {
+        if index == self.index {
+            // Servers forget allocations without a change of the index: what is not there cannot be pulled.
+            self.wanted.retain(|id, index| match (wanted.contains_key(id), self.done.get(id)) {
+                (true, _) => true,
+                (false, Some(done)) => {
+                    *index = (*index).min(*done);
+                    true
+                }
+                (false, None) => false,
+            });
+        }
         if index <= self.index {
             return None;
         }
@@ -118,9 +129,25 @@ mod tests {
     fn an_older_answer_says_nothing() {
         let (mut wanted, here) = (WantedAllocs::default(), BTreeSet::from([id(1)]));
         wanted.listed(7, ids([(1, 5)]), &here).unwrap();
+        wanted.carried_out(id(1), 5);
         assert_eq!(wanted.listed(7, ids([]), &here), None);
         assert_eq!(wanted.listed(3, ids([]), &here), None, "of a server that was set back");
+        assert!(wanted.wants(id(1)));
         assert_eq!(wanted.index(), 7);
+    }
+
+    #[test]
+    fn what_the_servers_forgot_before_it_could_be_pulled_is_not_waited_for() {
+        let mut wanted = WantedAllocs::default();
+        wanted.listed(7, ids([(1, 5), (2, 7)]), &BTreeSet::new()).unwrap();
+        wanted.carried_out(id(1), 5);
+        assert_eq!(wanted.listed(6, ids([]), &BTreeSet::new()), None);
+        assert_eq!(wanted.left().pull, [id(2)], "an older answer says nothing");
+        assert_eq!(wanted.listed(7, ids([(1, 5)]), &BTreeSet::new()), None);
+        assert!(wanted.left().pull.is_empty() && wanted.wants(id(1)));
+        wanted.listed(8, ids([(1, 8)]), &BTreeSet::from([id(1)])).unwrap();
+        assert_eq!(wanted.listed(8, ids([]), &BTreeSet::from([id(1)])), None);
+        assert!(wanted.left().pull.is_empty() && wanted.wants(id(1)), "its newer copy neither");
     }
 
     #[test]
@@ -147,6 +174,15 @@ mod tests {
             for (index, list) in answers {
                 if index > newest.0 {
                     newest = (index, list.clone());
+                } else if index == newest.0 {
+                    newest.1.retain(|id, index| match (list.contains_key(id), done.get(id)) {
+                        (true, _) => true,
+                        (false, Some(done)) => {
+                            *index = (*index).min(*done);
+                            true
+                        }
+                        (false, None) => false,
+                    });
                 }
                 let here: BTreeSet<_> = done.keys().copied().collect();
                 let Some(listed) = wanted.listed(index, list, &here) else { continue };

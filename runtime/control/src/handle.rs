@@ -123,6 +123,13 @@ impl ControlHandle {
         Some(found(now.machine.tables().alloc(id)?, now.owners.get(&id)?).view())
     }
 
+    /// Is the record of an allocation on the way to the disk?
+    #[must_use]
+    pub fn is_entering(&self, id: AllocId) -> bool {
+        let now = self.shared.now();
+        now.machine.tables().alloc(id).is_some() && !now.owners.contains_key(&id)
+    }
+
     /// An allocation with its owner, also when it is only being entered: its job tells its id by then.
     pub async fn entered(&self, id: AllocId) -> Option<AllocView> {
         let mut changes = self.changes();

@@ -9,13 +9,18 @@
 //! May not: stand in for a decision of the node. What it plays is scripted, what it checks is in
 //! `checks`, `play/rest.rs` and `play/stops.rs`.
 //!
+//! `joined` has such a node with servers, `scale` many of them: see there.
+//!
 //! Start reading at `play.rs` (one history), then `world.rs` (what outlives an agent).
 
 pub mod checks;
 mod devices;
 mod drivers;
 pub mod files;
+pub mod history;
+pub mod joined;
 pub mod plan;
 pub mod play;
+pub mod scale;
 pub mod shrink;
 pub mod world;

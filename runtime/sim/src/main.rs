@@ -3,6 +3,8 @@
 //! ```text
 //! ostler-sim run --seeds 0..2000      plays them on all cores; a failure is shrunk and printed
 //! ostler-sim replay 17                plays one and prints what happens
+//! … --joined                          the same of a node that Nomad's servers have
+//! ostler-sim scale --nodes 1000       what so many nodes cost their servers
 //! ```
 
 use std::io::Write as _;
@@ -15,9 +17,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use anyhow::{Context as _, Result, bail};
 use clap::{Parser, Subcommand};
 
-use ostler_sim::plan::Plan;
-use ostler_sim::play::{Failure, Played, play};
-use ostler_sim::shrink::shrink;
+use ostler_sim::history::History;
+use ostler_sim::play::{Failure, Played};
+use ostler_sim::scale::{self, ScalePlan};
 
 /// Play whole nodes from seeds, on virtual time.
 #[derive(Parser)]
@@ -34,6 +36,9 @@ enum Command {
         /// First seed, and the one behind the last: 0..2000.
         #[arg(long, default_value = "0..2000", value_parser = seeds)]
         seeds: Range<u64>,
+        /// Nodes that servers have.
+        #[arg(long)]
+        joined: bool,
         /// Threads; as many as there are cores unless given.
         #[arg(long)]
         threads: Option<usize>,
@@ -44,10 +49,32 @@ enum Command {
         #[arg(long, default_value_t = 10)]
         failures: u64,
     },
+    /// Play a cluster of many nodes and print what they cost its servers. Calls come from the
+    /// seed; memory, wall time and some bytes of connections are the machine's.
+    Scale {
+        /// Nodes.
+        #[arg(long, default_value_t = 1_000)]
+        nodes: usize,
+        /// Allocations that they run.
+        #[arg(long, default_value_t = 10_000)]
+        allocs: usize,
+        /// What is random comes from it.
+        #[arg(long, default_value_t = 1)]
+        seed: u64,
+        /// Print JSON instead of tables.
+        #[arg(long)]
+        json: bool,
+        /// Draw the bytes of each phase into this file, too.
+        #[arg(long)]
+        svg: Option<PathBuf>,
+    },
     /// Play one seed and print what happens.
     Replay {
         /// Which.
         seed: u64,
+        /// Of a node that servers have.
+        #[arg(long)]
+        joined: bool,
         /// The whole plan instead of the shortest that fails still.
         #[arg(long)]
         whole: bool,
@@ -65,36 +92,68 @@ fn seeds(text: &str) -> Result<Range<u64>, String> {
 
 fn main() -> Result<ExitCode> {
     match Args::parse().command {
-        Command::Run { seeds, threads, resume, failures } => {
+        Command::Run { seeds, joined, threads, resume, failures } => {
             let cores = std::thread::available_parallelism().map_or(1, usize::from);
-            run(seeds, threads.unwrap_or(cores), resume.as_deref(), failures)
+            run(seeds, joined, threads.unwrap_or(cores), resume.as_deref(), failures)
         }
-        Command::Replay { seed, whole, log } => replay(seed, whole, log),
+        Command::Scale { nodes, allocs, seed, json, svg } => {
+            scale(&ScalePlan { nodes, allocs, seed }, json, svg.as_deref())
+        }
+        Command::Replay { seed, joined, whole, log } => replay(seed, joined, whole, log),
     }
 }
 
-fn one(plan: &Plan) -> Result<Played, Box<Failure>> {
+/// A directory in memory where there is one.
+fn directory() -> std::io::Result<tempfile::TempDir> {
     let shm = std::path::Path::new("/dev/shm");
-    let dir = match tempfile::Builder::new().prefix("ostler-sim-").tempdir_in(shm) {
+    match tempfile::Builder::new().prefix("ostler-sim-").tempdir_in(shm) {
         Ok(dir) => Ok(dir),
         Err(_) => tempfile::tempdir(),
-    };
+    }
+}
+
+fn scale(plan: &ScalePlan, json: bool, svg: Option<&std::path::Path>) -> Result<ExitCode> {
+    let dir = directory()?;
+    let report = scale::play(plan, dir.path()).map_err(anyhow::Error::msg)?;
+    match json {
+        true => println!("{:#}", report.json()),
+        false => print!("{}\n{}", report.text(), report.measured_text()),
+    }
+    if let Some(path) = svg {
+        let drawn = std::fs::write(path, scale::picture::svg(&report));
+        drawn.with_context(|| format!("cannot write {}", path.display()))?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn one(history: &History) -> Result<Played, Box<Failure>> {
     let failed = |what: String| Box::new(Failure { what, journal: Vec::new() });
-    let dir = dir.map_err(|error| failed(error.to_string()))?;
-    play(plan, dir.path())
+    let dir = directory().map_err(|error| failed(error.to_string()))?;
+    history.play(dir.path())
 }
 
 /// On a thread of its own: a panic is a failure too.
-fn guarded(plan: &Plan) -> Result<Played, Box<Failure>> {
-    let played = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| one(plan)));
+fn guarded(history: &History) -> Result<Played, Box<Failure>> {
+    let played = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| one(history)));
     played.unwrap_or_else(|_| {
         let what = "a panic; it is printed above".to_owned();
         Err(Box::new(Failure { what, journal: Vec::new() }))
     })
 }
 
+/// Does it fail in this way? Names and numbers differ.
+fn fails_so(history: &History, what: &str) -> bool {
+    let words = |what: &str| {
+        let words = what.split(|c: char| c.is_whitespace());
+        let words = words.filter(|word| !word.contains(|c: char| c.is_ascii_digit()));
+        words.map(str::to_owned).collect::<Vec<_>>()
+    };
+    guarded(history).is_err_and(|failure| words(&failure.what) == words(what))
+}
+
 fn run(
     seeds: Range<u64>,
+    joined: bool,
     threads: usize,
     resume: Option<&std::path::Path>,
     most: u64,
@@ -124,21 +183,22 @@ fn run(
             if seed >= seeds.end || enough {
                 return;
             }
-            let plan = Plan::from_seed(seed);
-            match guarded(&plan) {
+            let history = History::from_seed(seed, joined);
+            match guarded(&history) {
                 Ok(played) => {
                     doors.fetch_add(played.doors, Ordering::Relaxed);
                     lives.fetch_add(u64::from(played.lives), Ordering::Relaxed);
                 }
                 Err(failure) => {
                     failed.fetch_add(1, Ordering::Relaxed);
-                    let short = shrink(&plan, |plan| guarded(plan).is_err());
+                    let short = history.shortest(|history| fails_so(history, &failure.what));
                     if let Ok(mut out) = output.lock() {
                         drop(writeln!(out, "seed {seed} fails: {}", failure.what));
-                        for step in &short.steps {
-                            drop(writeln!(out, "  after {:?}: {:?}", step.after, step.act));
+                        for line in short.lines() {
+                            drop(writeln!(out, "  {line}"));
                         }
-                        drop(writeln!(out, "  again with: ostler-sim replay {seed}"));
+                        let joined = if joined { " --joined" } else { "" };
+                        drop(writeln!(out, "  again with: ostler-sim replay {seed}{joined}"));
                     }
                 }
             }
@@ -164,19 +224,21 @@ fn run(
     Ok(if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-fn replay(seed: u64, whole: bool, log: bool) -> Result<ExitCode> {
-    let mut plan = Plan::from_seed(seed);
-    if !whole && guarded(&plan).is_err() {
-        plan = shrink(&plan, |plan| guarded(plan).is_err());
+fn replay(seed: u64, joined: bool, whole: bool, log: bool) -> Result<ExitCode> {
+    let mut history = History::from_seed(seed, joined);
+    if let Err(failure) = guarded(&history)
+        && !whole
+    {
+        history = history.shortest(|history| fails_so(history, &failure.what));
     }
     if log {
         let level = tracing_subscriber::filter::LevelFilter::DEBUG;
         tracing_subscriber::fmt().with_max_level(level).with_ansi(false).init();
     }
-    for step in &plan.steps {
-        println!("after {:?}: {:?}", step.after, step.act);
+    for line in history.lines() {
+        println!("{line}");
     }
-    match guarded(&plan) {
+    match guarded(&history) {
         Ok(played) => {
             for line in &played.journal {
                 println!("{line}");

@@ -128,7 +128,7 @@ pub struct Plan {
 /// Names of jobs.
 pub const JOBS: [&str; 3] = ["web", "db", "cron"];
 
-fn pick<T: Clone>(rng: &Rng, from: &[T]) -> Option<T> {
+pub(crate) fn pick<T: Clone>(rng: &Rng, from: &[T]) -> Option<T> {
     let at = usize::try_from(rng.below(u64::try_from(from.len()).unwrap_or(1))).unwrap_or(0);
     from.get(at).cloned()
 }

@@ -6,11 +6,11 @@
 //!      ─► every job purged ─► nothing is left
 //! ```
 
-mod agent;
-mod disk;
+pub(crate) mod agent;
+pub(crate) mod disk;
 mod files;
 mod rest;
-mod stops;
+pub(crate) mod stops;
 
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -26,8 +26,8 @@ use crate::checks::{Asked, JobState, Known};
 use crate::files::SimFiles;
 use crate::plan::{Act, Disk, JOBS, Mode, Plan};
 use crate::world::World;
-use agent::Agent;
 pub(crate) use agent::job;
+use agent::{Agent, AgentPlace};
 use disk::SimDisk;
 use ostler_control::{RegisterOptions, StopOptions, SubmitError};
 use ostler_state::StateError;
@@ -158,7 +158,15 @@ async fn steps(
     scene: &mut Scene,
     gone: &mut Duration,
 ) -> Result<End, String> {
-    let agent = match Agent::start(scene, dir).await {
+    let place = AgentPlace {
+        world: &scene.world,
+        disk: &scene.disk,
+        dir,
+        files: scene.files.as_ref(),
+        node: agent::view(),
+        max_allocs: 8,
+    };
+    let agent = match Agent::start(place).await {
         Ok(agent) => agent,
         // Whoever runs it sees to the disk and starts it again.
         Err(why) if scene.disk.refuses() => {

@@ -103,6 +103,8 @@ pub(crate) struct Inner {
     pub(crate) settled: bool,
     pub(crate) store: Option<StateStore>,
     pub(crate) journal: Vec<String>,
+    /// What happens is written there.
+    pub(crate) journaled: bool,
     pub(crate) broken: Option<String>,
 }
 
@@ -142,6 +144,7 @@ impl World {
                 settled: false,
                 store: None,
                 journal: Vec::new(),
+                journaled: true,
                 broken: None,
             })),
             killed: Arc::new(watch::Sender::new(false)),
@@ -294,7 +297,7 @@ impl Inner {
     }
 
     pub(crate) fn note(&mut self, what: &str) {
-        if self.journal.len() < JOURNAL_MAX {
+        if self.journaled && self.journal.len() < JOURNAL_MAX {
             let line = format!("{:>10.3} {what}", self.time().as_secs_f64());
             self.journal.push(line);
         }

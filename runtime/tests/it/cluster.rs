@@ -25,7 +25,7 @@ fn put(double: &Double, alloc: &[(&str, Value)]) -> String {
 }
 
 fn told(double: &Double, id: &str) -> String {
-    double.book().told_status(id).to_owned()
+    double.book().told_status(id)
 }
 
 /// The one node there is.
@@ -48,9 +48,9 @@ async fn a_node_runs_what_a_server_places_and_tells_it_once_over_its_own_kill() 
     let id = put(&double, &[]);
     let agent = joined(Home::new(), port, CONFIG).await;
     eventually("it is told to run", || told(&double, &id) == "running").await;
-    assert_eq!(node(&double).registered.len(), 1);
+    assert_eq!(node(&double).registrations, 1);
     let secret = |node: &Value| field(node, "SecretID").and_then(text).unwrap().to_owned();
-    let first = secret(&node(&double).registered[0]);
+    let first = secret(&node(&double).registration(0).unwrap());
     eventually("it beats", || node(&double).beats > 2).await;
 
     agent.signal(Signal::KILL);
@@ -58,7 +58,7 @@ async fn a_node_runs_what_a_server_places_and_tells_it_once_over_its_own_kill() 
     let beats = node(&double).beats;
     let agent = joined(home, port, CONFIG).await;
     eventually("it beats again", || node(&double).beats > beats + 1).await;
-    assert_eq!(secret(&node(&double).registered[1]), first, "the same node");
+    assert_eq!(secret(&node(&double).registration(1).unwrap()), first, "the same node");
     assert_eq!(told(&double, &id), "running", "its task went on");
 
     // An older answer of a server brings nothing back to what it was.
@@ -156,7 +156,7 @@ async fn what_servers_take_to_be_unknown_is_told_once_more() {
     let id = put(&double, &[]);
     let _agent = joined(Home::new(), port, CONFIG).await;
     eventually("it runs", || told(&double, &id) == "running").await;
-    double.book().told.clear();
+    double.book().forget_told();
     put(&double, &[("ClientStatus", "unknown".into())]);
     eventually("they hear of it again", || told(&double, &id) == "running").await;
 }

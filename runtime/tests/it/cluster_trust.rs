@@ -199,7 +199,7 @@ async fn an_allocation_of_a_server_cannot_have_what_the_operator_has_not_granted
     for (id, named) in placed {
         let failed = || double.book().told_status(&id) == "failed";
         eventually(&format!("{named} is refused"), failed).await;
-        let told = format!("{:?}", double.book().told[&id]).to_lowercase();
+        let told = format!("{:?}", double.book().told(&id)).to_lowercase();
         assert!(told.contains(&named.to_lowercase()), "{named}: {told}");
     }
     assert!(!agent.data.path().join("outside/reached").exists());

@@ -23,6 +23,7 @@ pub(super) async fn run(client: &Client) {
             }
         };
         tokio::select! {
+            biased;
             changed = views.changed() => {
                 if changed.is_err() {
                     return;

@@ -9,17 +9,21 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::pin::pin;
+use std::sync::Arc;
 
 use ostler_model::alloc::{Allocation, ClientStatus, DesiredStatus};
 use ostler_model::causes;
+use ostler_model::clock::Stopwatch;
 use ostler_model::event::{EventKind, TaskEvent};
-use ostler_model::ids::{AllocId, JobId};
-use ostler_model::limits::CLUSTER_UPDATES_PER_CALL;
+use ostler_model::ids::{AllocId, JobId, TaskName};
+use ostler_model::limits::{CLUSTER_BLOCK_WALL, CLUSTER_UPDATES_PER_CALL};
 use ostler_model::saved::AcknowledgedState;
 use ostler_model::task::{TaskState, TaskStatus};
+use tokio::sync::watch;
+use tokio_util::task::AbortOnDropHandle;
 
 use super::links::Line;
-use super::{Client, EnterError, Pauses};
+use super::{Client, EnterError, Pauses, Progress};
 use crate::assigned;
 use crate::msgpack::Value;
 use crate::rpc::{field, text};
@@ -34,45 +38,79 @@ struct Follower<'a> {
     waiting: BTreeMap<AllocId, (Allocation, u64)>,
     /// To be ended and forgotten.
     gone: BTreeSet<AllocId>,
+    /// What was listed first is carried out.
+    begun: bool,
+    /// Of the node.
+    changes: watch::Receiver<u64>,
 }
 
-pub(super) async fn run(client: &Client) {
+pub(super) async fn run(client: &Arc<Client>) {
     client.is_registered().await;
     let (wanted, waiting, gone) = (WantedAllocs::default(), BTreeMap::new(), BTreeSet::new());
-    let mut follower = Follower { client, wanted, waiting, gone };
+    let changes = client.node.changes();
+    let mut follower = Follower { client, wanted, waiting, gone, begun: false, changes };
     let mut pauses = Pauses::new(&client.options.rng);
-    let mut changes = client.node.changes();
+    let mut left = false;
     loop {
+        let asked = Stopwatch::start();
         // One question at a time: a server answers the next one on the stream after this one.
-        let mut question = pin!(client.listed(follower.wanted.index()));
+        let mut question = client.ask(follower.wanted.index());
         let answer = loop {
-            changes.borrow_and_update();
-            follower.tend().await;
-            let busy = !follower.waiting.is_empty() || !follower.gone.is_empty();
-            tokio::select! {
-                answer = &mut question => break answer,
-                // What waits may have become possible.
-                changed = changes.changed(), if busy => if changed.is_err() {
-                    return;
-                },
+            if !left {
+                break follower.tend_until(&mut question).await;
+            }
+            // Nothing newer may come, and what was listed may be gone: both are waited for.
+            let pause = pauses.pause();
+            match follower.tend_until(first(&mut question, pause)).await {
+                Some(answer) => break answer,
+                None => left = !follower.carried_out().await,
             }
         };
-        let mut followed = match answer {
-            Ok(listed) => follower.answered(listed).await,
-            Err(error) => Err(error),
+        // A question is never given up here: an error says that it ended in a panic.
+        let answer = answer.unwrap_or_else(|error| Err(error.to_string()));
+        let pause = match answer.map(|listed| follower.answered(listed)) {
+            Ok(true) => {
+                left = !follower.carried_out().await;
+                if !left {
+                    pauses.reset();
+                }
+                client.comes_to(Progress::CaughtUp);
+                false
+            }
+            // One that lags, or was set back, and does not wait until it has news.
+            Ok(false) => asked.elapsed() < CLUSTER_BLOCK_WALL,
+            Err(error) => {
+                tracing::warn!(error, "the servers do not say what they want of this node");
+                true
+            }
         };
-        // What was listed is carried out before anything newer is asked for: nothing newer may come.
-        while let Err(error) = followed {
-            tracing::warn!(error, "what the servers want of this node is not done yet");
-            pauses.pause().await;
-            followed = follower.pull_all().await;
+        if pause {
+            follower.tend_until(pauses.pause()).await;
         }
-        pauses.reset();
     }
 }
 
+/// What comes, if it does before the time is over.
+async fn first<T>(comes: impl Future<Output = T>, over: impl Future<Output = ()>) -> Option<T> {
+    tokio::select! {
+        // What is drawn among them would differ from play to play of a simulation.
+        biased;
+        came = comes => Some(came),
+        () = over => None,
+    }
+}
+
+type Listed = Result<ClientAllocs, String>;
+
 impl Client {
-    async fn listed(&self, index: u64) -> Result<ClientAllocs, String> {
+    /// Ask for what is listed after this index. In a task of its own: it holds the way to the servers while it
+    /// looks for one, and must not wait there for what this loop does meanwhile.
+    fn ask(self: &Arc<Self>, index: u64) -> AbortOnDropHandle<Listed> {
+        let client = Arc::clone(self);
+        AbortOnDropHandle::new(tokio::spawn(async move { client.listed(index).await }))
+    }
+
+    async fn listed(&self, index: u64) -> Listed {
         let calls = self.calls(Line::Follow).await.map_err(|error| causes::chain(&error))?;
         let secret = &self.options.secret;
         let listed = calls.client_allocs(self.id, secret, index).await;
@@ -81,18 +119,46 @@ impl Client {
 }
 
 impl Follower<'_> {
-    async fn answered(&mut self, listed: ClientAllocs) -> Result<(), String> {
+    /// Wait for something, and do meanwhile what becomes possible.
+    async fn tend_until<T>(&mut self, awaited: impl Future<Output = T>) -> T {
+        let mut awaited = pin!(awaited);
+        loop {
+            self.changes.borrow_and_update();
+            self.tend().await;
+            let busy = !self.waiting.is_empty() || !self.gone.is_empty();
+            tokio::select! {
+                // What is drawn among them would differ from play to play of a simulation.
+                biased;
+                done = &mut awaited => return done,
+                // An error means that the agent ends, and all of this with it.
+                Ok(()) = self.changes.changed(), if busy => {}
+            }
+        }
+    }
+
+    /// An answer has come. `false`: it is no newer than the last one.
+    fn answered(&mut self, listed: ClientAllocs) -> bool {
         let ClientAllocs { index, allocs: listed, migrate_tokens } = listed;
         let here = self.client.node.assigned();
         let here: BTreeSet<_> = here.into_iter().map(|(id, _)| id).collect();
-        let Some(todo) = self.wanted.listed(index, listed, &here) else { return Ok(()) };
+        let Some(todo) = self.wanted.listed(index, listed, &here) else { return false };
         // Before what they are for begins.
         self.client.migrate_tokens.send_replace(Some(migrate_tokens));
         self.waiting.retain(|id, _| self.wanted.wants(*id));
         self.gone.extend(todo.gone);
         let kept = |id| self.wanted.wants(id) || here.contains(&id);
         self.client.updates().keep(kept);
-        self.pull_all().await
+        true
+    }
+
+    /// Carry out what is listed. `false`: something is left.
+    async fn carried_out(&mut self) -> bool {
+        let done = self.pull_all().await;
+        if let Err(error) = &done {
+            tracing::warn!(error, "what the servers want of this node is not done yet");
+        }
+        self.begun |= done.is_ok();
+        done.is_ok()
     }
 
     /// Pull what is listed and not carried out.
@@ -113,7 +179,10 @@ impl Follower<'_> {
 
     async fn pull(&mut self, ids: &[AllocId], min_index: u64) -> Result<(), String> {
         let calls = self.client.calls(Line::Pull).await.map_err(|error| causes::chain(&error))?;
-        let allocs = calls.allocs(ids, &self.client.options.secret, min_index).await;
+        // What became of an allocation before this node was started, only the leader knows for sure: its index
+        // does not say it.
+        let secret = &self.client.options.secret;
+        let allocs = calls.allocs(ids, secret, min_index, self.begun).await;
         let mut run: BTreeMap<JobId, Vec<(Allocation, u64)>> = BTreeMap::new();
         for described in allocs.map_err(|error| error.to_string())? {
             let index = field(&described, "AllocModifyIndex").and_then(Value::as_u64);
@@ -121,11 +190,21 @@ impl Follower<'_> {
             if !self.wanted.is_news(id, index) {
                 continue;
             }
+            if is_terminal(&described) {
+                self.client.updates().is_over(id);
+            }
             self.told_again(id, &described);
             match assigned::allocation(&described) {
-                Ok(alloc) if alloc.desired == DesiredStatus::Stop => self.stop(&alloc, index).await,
-                // It was over before this node knew it, or has forgotten it: it does not run again.
-                Ok(_) if self.is_over(id, &described) => self.wanted.carried_out(id, index),
+                Ok(alloc) if alloc.desired == DesiredStatus::Stop => {
+                    self.stop(&alloc, index, &described).await;
+                }
+                // It was over before this node knew it, has forgotten it, or lost what it had told: it does
+                // not run again.
+                Ok(alloc) if is_terminal(&described) => {
+                    let why = "the servers know that it is over".to_owned();
+                    let alloc = Allocation { desired_description: why, ..alloc };
+                    self.stop(&alloc, index, &described).await;
+                }
                 Ok(alloc) => {
                     run.entry(alloc.job.id.clone()).or_default().push((alloc, index));
                 }
@@ -152,12 +231,6 @@ impl Follower<'_> {
         }
     }
 
-    fn is_over(&self, id: AllocId, described: &Value) -> bool {
-        let status = field(described, "ClientStatus").and_then(text);
-        let over = status.is_some_and(|status| ["complete", "failed", "lost"].contains(&status));
-        over && self.client.node.alloc(id).is_none()
-    }
-
     async fn assign(&mut self, job: JobId, allocs: Vec<(Allocation, u64)>) {
         let copies = allocs.iter().map(|(alloc, _)| alloc.clone()).collect();
         match self.client.node.assign(job.clone(), copies).await {
@@ -174,9 +247,7 @@ impl Follower<'_> {
             }
             Err(EnterError::CannotRun(error)) => {
                 for (alloc, index) in allocs {
-                    let tasks = alloc.task_group().into_iter().flat_map(|group| &group.tasks);
-                    let names = tasks.map(|task| task.name.clone()).collect();
-                    self.told_failed(alloc.id, names, &error);
+                    self.fail_with(alloc.id, task_names(&alloc), &error);
                     self.wanted.carried_out(alloc.id, index);
                 }
             }
@@ -187,16 +258,24 @@ impl Follower<'_> {
         }
     }
 
-    async fn stop(&mut self, alloc: &Allocation, index: u64) {
+    async fn stop(&mut self, alloc: &Allocation, index: u64, described: &Value) {
         self.waiting.remove(&alloc.id);
-        let known = self.client.node.alloc(alloc.id);
-        let runs = known.filter(|known| known.allocation.desired == DesiredStatus::Run);
-        if let Some(known) = runs {
+        let node = &self.client.node;
+        let (known, entering) = (node.alloc(alloc.id), node.is_entering(alloc.id));
+        if known.is_none() && !entering && !is_terminal(described) {
+            // It never came as far as this node: nobody else says what became of it.
+            let why = "it was stopped before it ran";
+            self.told_over(alloc.id, task_names(alloc), ClientStatus::Complete, why);
+        }
+        let runs = known.map_or(entering, |known| {
+            known.allocation.desired == DesiredStatus::Run && !known.ended
+        });
+        if runs {
             let why = match alloc.desired_description.as_str() {
                 "" => "the servers stop it",
                 why => why,
             };
-            if let Err(error) = self.client.node.stop(&known.allocation, why).await {
+            if let Err(error) = node.stop(alloc, why).await {
                 // It is asked for again with the next answer.
                 tracing::warn!(alloc = %alloc.id, error, "not stopped yet");
                 return;
@@ -216,8 +295,10 @@ impl Follower<'_> {
         }
         for id in self.gone.clone() {
             let Some(known) = self.client.node.alloc(id) else {
-                self.client.updates().gone(id);
-                self.gone.remove(&id);
+                if !self.client.node.is_entering(id) {
+                    self.client.updates().gone(id);
+                    self.gone.remove(&id);
+                }
                 continue;
             };
             if known.ended {
@@ -242,24 +323,43 @@ impl Follower<'_> {
         let tasks = field(described, "AllocatedResources").and_then(|of| field(of, "Tasks"));
         let names = tasks.and_then(Value::as_map).into_iter().flatten();
         let names = names.filter_map(|(name, _)| text(name)?.parse().ok()).collect();
-        self.told_failed(id, names, why);
+        self.fail_with(id, names, why);
     }
 
-    fn told_failed(&self, id: AllocId, tasks: Vec<ostler_model::ids::TaskName>, why: &str) {
+    fn fail_with(&self, id: AllocId, tasks: Vec<TaskName>, why: &str) {
         tracing::warn!(alloc = %id, why, "an allocation of the servers cannot be run");
+        self.told_over(id, tasks, ClientStatus::Failed, why);
+    }
+
+    /// The servers hear of one that never was here that it is over.
+    fn told_over(&self, id: AllocId, tasks: Vec<TaskName>, status: ClientStatus, why: &str) {
         let now = self.client.options.clock.now();
-        let mut event = TaskEvent::new(EventKind::SetupFailure, now, why);
-        event.fails_task = true;
-        let mut state = TaskState { status: TaskStatus::Dead, ..TaskState::default() };
+        let failed = status == ClientStatus::Failed;
+        let mut state = TaskState { status: TaskStatus::Dead, failed, ..TaskState::default() };
         state.finished_at = Some(now);
-        state.push_event(event);
-        let failed = AcknowledgedState {
-            client_status: ClientStatus::Failed,
+        if failed {
+            let mut event = TaskEvent::new(EventKind::SetupFailure, now, why);
+            event.fails_task = true;
+            state.push_event(event);
+        }
+        let over = AcknowledgedState {
+            client_status: status,
             client_description: why.to_owned(),
             tasks: tasks.into_iter().map(|name| (name, state.clone())).collect(),
             ..AcknowledgedState::default()
         };
-        self.client.updates().changed(id, failed);
+        self.client.updates().changed(id, over);
         self.client.news.notify_one();
     }
+}
+
+/// Do the servers know that it is over?
+fn is_terminal(described: &Value) -> bool {
+    let status = field(described, "ClientStatus").and_then(text);
+    status.is_some_and(|status| ["complete", "failed", "lost"].contains(&status))
+}
+
+fn task_names(alloc: &Allocation) -> Vec<TaskName> {
+    let tasks = alloc.task_group().into_iter().flat_map(|group| &group.tasks);
+    tasks.map(|task| task.name.clone()).collect()
 }

@@ -8,9 +8,10 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use ostler_model::limits::{
-    CLUSTER_ANSWER_BYTES_MAX, CLUSTER_SERVERS_MAX, CLUSTER_STEP_WALL_DEFAULT,
+    CLUSTER_ANSWER_BYTES_MAX, CLUSTER_SERVERS_MAX, CLUSTER_STEP_WALL_DEFAULT, CLUSTER_TELL_WALL,
 };
 use tokio::sync::mpsc;
 
@@ -19,6 +20,7 @@ use crate::caller::Caller;
 use crate::dial::DialError;
 use crate::servers::ServerCalls;
 use crate::session::{Arrivals, Session};
+use ostler_model::rng::Rng;
 use ostler_model::server_address::ServerAddress;
 
 /// Who calls.
@@ -57,7 +59,11 @@ impl Links {
         door: Arc<dyn ServerDoor>,
         arrivals: mpsc::Sender<Arrivals>,
     ) -> Self {
-        let servers = Mutex::new(options.servers.iter().cloned().collect());
+        let mut servers = VecDeque::new();
+        for server in &options.servers {
+            insert(&mut servers, server.clone(), &options.rng);
+        }
+        let servers = Mutex::new(servers);
         let link = tokio::sync::Mutex::default();
         Self { options: options.clone(), door, servers, link, arrivals }
     }
@@ -69,11 +75,15 @@ impl Links {
     pub(super) async fn calls(&self, line: Line) -> Result<ServerCalls, DialError> {
         let mut link = self.link.lock().await;
         let link = self.linked(&mut link).await?;
-        // A stream ends when what came on it cannot be read.
+        // A stream ends before its connection when what came on it cannot be read, or a call was late.
         if let Some(calls) = link.lines.get(&line).filter(|calls| calls.stands()) {
             return Ok(calls.clone());
         }
-        let calls = self.open(&link.session).await?;
+        let wall = match line {
+            Line::Tell => CLUSTER_TELL_WALL,
+            Line::Live | Line::Follow | Line::Pull => CLUSTER_STEP_WALL_DEFAULT,
+        };
+        let calls = self.open(&link.session, wall).await?;
         link.lines.insert(line, calls.clone());
         Ok(calls)
     }
@@ -87,7 +97,7 @@ impl Links {
             let mut link = self.link.lock().await;
             self.linked(&mut link).await?.session.clone()
         };
-        self.open(&session).await
+        self.open(&session, CLUSTER_STEP_WALL_DEFAULT).await
     }
 
     async fn linked<'a>(&self, link: &'a mut Option<Link>) -> Result<&'a mut Link, DialError> {
@@ -100,16 +110,18 @@ impl Links {
         }
     }
 
-    async fn open(&self, session: &Session) -> Result<ServerCalls, DialError> {
+    async fn open(&self, session: &Session, wall: Duration) -> Result<ServerCalls, DialError> {
         let caller = Caller::open(session, CLUSTER_ANSWER_BYTES_MAX).await;
         let caller = caller.map_err(DialError::Ended)?;
-        let (region, wall) = (self.options.region.clone(), CLUSTER_STEP_WALL_DEFAULT);
+        let region = self.options.region.clone();
         Ok(ServerCalls::new(caller, region, String::new(), wall))
     }
 
-    /// A call failed: the next one is made to another server.
+    /// A call failed: the next one is made to another server, and nobody waits for this one any more.
     pub(super) async fn give_up(&self) {
-        *self.link.lock().await = None;
+        if let Some(link) = self.link.lock().await.take() {
+            link.session.give_up();
+        }
     }
 
     /// Servers that a server has named are tried too.
@@ -119,7 +131,7 @@ impl Links {
         servers.retain(|known| self.options.servers.contains(known) || named.contains(known));
         for server in named {
             if !servers.contains(&server) && servers.len() < CLUSTER_SERVERS_MAX {
-                servers.push_back(server);
+                insert(&mut servers, server, &self.options.rng);
             }
         }
     }
@@ -139,5 +151,34 @@ impl Links {
         // another one.
         drop(self.arrivals.try_send(arrivals));
         Ok(Link { session, lines: BTreeMap::new() })
+    }
+}
+
+/// At any place: the nodes of a cluster have the same list, and are not to go to the same server all at once.
+fn insert(servers: &mut VecDeque<ServerAddress>, server: ServerAddress, rng: &Rng) {
+    let places = u64::try_from(servers.len()).unwrap_or(u64::MAX).saturating_add(1);
+    let at = usize::try_from(rng.below(places)).unwrap_or(0).min(servers.len());
+    servers.insert(at, server);
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    #[test]
+    fn nodes_with_one_list_begin_with_different_servers_and_try_each() {
+        let all: Vec<_> = ["s1", "s2", "s3"].map(|name| name.parse().unwrap()).into();
+        let mut first = [0; 3];
+        for node in 0..300 {
+            let (mut servers, rng) = (VecDeque::new(), Rng::seeded(node));
+            all.iter().cloned().for_each(|server| insert(&mut servers, server, &rng));
+            let at = all.iter().position(|server| *server == servers[0]).unwrap();
+            first[at] += 1;
+            let tried: BTreeSet<_> = servers.iter().map(ToString::to_string).collect();
+            assert_eq!(tried.len(), 3);
+        }
+        assert!(first.iter().all(|nodes| (70..130).contains(nodes)), "{first:?}");
     }
 }

@@ -15,7 +15,7 @@ use ostler_model::limits::{CLUSTER_BEAT_MAX, CLUSTER_BEAT_MIN, CLUSTER_NODE_CHAN
 use ostler_node::NodeView;
 
 use super::links::Line;
-use super::{Client, Pauses, ServedAt};
+use super::{Client, Pauses, Progress, ServedAt};
 use crate::caller::ServerCallError;
 use crate::credentials::Standing;
 use crate::described::{self, NodeRegistrationFacts};
@@ -51,7 +51,7 @@ pub(super) async fn run(client: &Client) {
                     continue;
                 }
                 pauses.reset();
-                client.registered.send_replace(true);
+                client.comes_to(Progress::Registered);
                 next = until_next(client, &told, beat.within).await;
             }
             Err(Failed::NotKnown) => {

@@ -55,6 +55,9 @@ pub trait ClusterNode: Send + Sync {
     /// One allocation; none too while its record is on the way to the disk.
     fn alloc(&self, id: AllocId) -> Option<PlacedAlloc>;
 
+    /// Is its record on the way to the disk?
+    fn is_entering(&self, id: AllocId) -> bool;
+
     /// What became of one, as servers are told of it.
     fn state(&self, id: AllocId) -> Option<AcknowledgedState>;
 

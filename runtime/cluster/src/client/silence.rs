@@ -30,6 +30,7 @@ pub(super) async fn run(client: &Client) {
             }
         };
         tokio::select! {
+            biased;
             changed = changes.changed() => if changed.is_err() {
                 return;
             },

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use ostler_model::causes;
-use ostler_model::clock;
+use ostler_model::clock::{self, Stopwatch};
 use ostler_model::ids::AllocId;
 use ostler_model::limits::CLUSTER_TELL_TICK;
 
@@ -13,34 +13,46 @@ use crate::described;
 use crate::updates::UpdateBatch;
 
 pub(super) async fn run(client: &Client) {
-    client.is_registered().await;
-    let mut pauses = Pauses::new(&client.options.rng);
+    client.caught_up().await;
+    let (mut pauses, time) = (Pauses::new(&client.options.rng), Stopwatch::start());
     let mut changes = client.node.changes();
     let mut seen = BTreeMap::new();
     loop {
         changes.borrow_and_update();
         ends_told(client, look(client, &mut seen)).await;
-        if client.updates().is_quiet() {
+        let (quiet, doubt) = {
+            let updates = client.updates();
+            (updates.is_quiet(), updates.doubt_ends())
+        };
+        if quiet {
+            let doubt = async {
+                match doubt {
+                    Some(until) => clock::sleep(until.saturating_sub(time.elapsed())).await,
+                    None => std::future::pending().await,
+                }
+            };
             tokio::select! {
+                biased;
                 changed = changes.changed() => if changed.is_err() {
                     return;
                 },
                 () = client.news.notified() => {}
+                () = doubt => {}
             }
         }
         clock::sleep(CLUSTER_TELL_TICK).await;
-        let Some(batch) = client.updates().tick() else { continue };
+        let Some(batch) = client.updates().tick(time.elapsed()) else { continue };
         match send(client, &batch).await {
             Ok(()) => {
                 pauses.reset();
-                let told = client.updates().sent(true);
+                let told = client.updates().sent(true, time.elapsed());
                 ends_told(client, told.keys().copied().collect()).await;
                 if let Err(error) = client.node.acknowledge(&told).await {
                     tracing::warn!(%error, "what the servers know is not on record: it is told again");
                 }
             }
             Err(error) => {
-                client.updates().sent(false);
+                client.updates().sent(false, time.elapsed());
                 tracing::warn!(error, "the servers do not hear of allocations");
                 pauses.pause().await;
             }

@@ -44,6 +44,12 @@ pub const CLUSTER_RETRY_MAX: Duration = Duration::from_secs(30);
 pub const CLUSTER_NODE_CHANGES_WALL: Duration = Duration::from_secs(5);
 /// How often it is looked whether something is to be told of allocations.
 pub const CLUSTER_TELL_TICK: Duration = Duration::from_millis(200);
+/// Longest wait for servers to take what they are told: they put it into their log first. A call that is given
+/// up earlier may be carried out still, after a newer one.
+pub const CLUSTER_TELL_WALL: Duration = Duration::from_secs(60);
+/// How long after a call that was not answered what it told may be carried out still: servers wait 30 s for
+/// room in their log, after 5 s for a leader. What is told meanwhile is told once more after that.
+pub const CLUSTER_DOUBT_WALL: Duration = Duration::from_secs(60);
 /// Longest request of a server, bytes: ids and names.
 pub const CLUSTER_ASKED_BYTES_MAX: usize = 64 * 1_024;
 /// Longest wait for a request of a server to be carried out, and for its first byte.

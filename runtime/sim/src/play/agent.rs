@@ -8,10 +8,10 @@ use std::time::Duration;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
-use super::Scene;
+use super::disk::SimDisk;
 use crate::devices::SimDevices;
 use crate::drivers::{DRIVER, PREPARED};
-use crate::files::DIR;
+use crate::files::{DIR, SimFiles};
 use crate::plan::{ATTEMPTS, Act};
 use crate::world::{PREPARES, World};
 use ostler_control::gc::choice::{FsUse, GcPolicy};
@@ -43,17 +43,33 @@ use ostler_node::{DriverView, Node, NodeId, NodeResources, NodeView};
 use ostler_state::{StateError, StateStore};
 
 /// Of every task.
-pub(super) const KILL_TIMEOUT: Duration = Duration::from_secs(5);
+pub(crate) const KILL_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// An agent.
-pub(super) struct Agent {
-    pub(super) control: ControlHandle,
-    pub(super) state: StateStore,
+pub(crate) struct Agent {
+    pub(crate) control: ControlHandle,
+    pub(crate) state: StateStore,
+    pub(crate) node: Node,
+    pub(crate) rng: Rng,
+    pub(crate) clock: Clock,
     owner: JoinHandle<()>,
     devices: DeviceManager,
-    pub(super) jobs_dir: JobsDir,
+    pub(crate) jobs_dir: JobsDir,
     ended: CancellationToken,
     follower: Option<JoinHandle<()>>,
+}
+
+/// Where an agent starts, and over what.
+pub(crate) struct AgentPlace<'a> {
+    pub(crate) world: &'a World,
+    pub(crate) disk: &'a Arc<SimDisk>,
+    pub(crate) dir: &'a Path,
+    /// Its jobs directory, where it has one.
+    pub(crate) files: Option<&'a SimFiles>,
+    /// As it is.
+    pub(crate) node: NodeView,
+    /// More allocations than so many are collected when they have ended.
+    pub(crate) max_allocs: u32,
 }
 
 /// There is always room.
@@ -84,16 +100,16 @@ impl DiskMeter for Roomy {
 
 impl Agent {
     /// Start over what earlier ones left.
-    pub(super) async fn start(scene: &Scene, dir: &Path) -> Result<Self, String> {
-        let world = scene.world.clone();
+    pub(crate) async fn start(place: AgentPlace<'_>) -> Result<Self, String> {
+        let AgentPlace { world, disk, dir, files, node: view, max_allocs } = place;
+        let world = world.clone();
         let text = |error: &dyn std::error::Error| format!("the agent does not start: {error}");
-        let state = scene.disk.open().map_err(|error| text(&error))?;
+        let state = disk.open().map_err(|error| text(&error))?;
         world.lock().store = Some(state.clone());
         let seed = world.lock().rng.below(u64::MAX);
         let rng = Rng::seeded(seed);
         let of_day = world.clone();
         let clock = Clock::given(move || of_day.time_of_day());
-        let view = view();
         let restored = restore(&world, &state, &view, clock.now()).await;
         let recorded = restored.map_err(|error| text(&error))?;
         let unowned = unowned::find(dir.join("allocs"), &recorded.recorded(), &state);
@@ -104,7 +120,7 @@ impl Agent {
         let name = PluginName::new("sim-gpu").map_err(|error| text(&error))?;
         let (control, owner) = ostler_control::spawn(ControlOptions {
             data_dir: dir.to_owned(),
-            node,
+            node: node.clone(),
             drivers: Arc::new(world.clone()) as Arc<dyn Drivers>,
             workloads: Arc::new(world.clone()),
             devices: devices.clone(),
@@ -112,8 +128,8 @@ impl Agent {
             gauge: Arc::new(Roomy),
             port_in_use: Arc::new(|_| false),
             kill_tasks: Arc::new(kill_tasks(world.clone())),
-            clock,
-            rng,
+            clock: clock.clone(),
+            rng: rng.clone(),
             recorded_index: recorded.index(),
             holds: Holds::default(),
             other_nodes: None,
@@ -125,18 +141,18 @@ impl Agent {
         drop(unowned.remove(CancellationToken::new()));
         let (restored, owners) = recorded.into_restored(true);
         control.restore(restored, owners).await.map_err(|error| text(&error))?;
-        let policy = GcPolicy { max_allocs: 8, ..GcPolicy::default() };
+        let policy = GcPolicy { max_allocs, ..GcPolicy::default() };
         control.ready(Some(policy)).await;
         let (jobs_dir, ended) = (JobsDir::new(PathBuf::from(DIR)), CancellationToken::new());
-        let follower = scene.files.as_ref().map(|files| {
+        let follower = files.map(|files| {
             let (dir, control) = (jobs_dir.clone(), control.clone());
             tokio::spawn(dir.follow(files.clone(), control, |_| Ok(()), ended.clone()))
         });
-        Ok(Self { control, state, owner, devices, jobs_dir, ended, follower })
+        Ok(Self { control, state, node, rng, clock, owner, devices, jobs_dir, ended, follower })
     }
 
     /// Leave in order.
-    pub(super) async fn leave(self, drain: bool) {
+    pub(crate) async fn leave(self, drain: bool) {
         if drain {
             self.control.drain(Duration::from_secs(30)).await;
         }
@@ -192,7 +208,7 @@ fn kill_tasks(world: World) -> impl Fn() + Send + Sync {
     }
 }
 
-fn view() -> NodeView {
+pub(crate) fn view() -> NodeView {
     let mut view = NodeView::new(NodeId::new(Rng::seeded(1).uuid()), "simulated");
     view.resources = NodeResources { cpu_mhz: 800, memory_mb: 800 };
     let health = Health { state: HealthState::Healthy, reason: String::new() };

@@ -29,7 +29,7 @@ const OPERATIONS: u64 = 8;
 const JOURNAL_BYTES: usize = 1 << 16;
 
 /// See the module.
-pub(super) struct SimDisk {
+pub(crate) struct SimDisk {
     world: World,
     records: Arc<MemBackend>,
     /// Where the records are instead; the path is only for what the store keeps beside the file.
@@ -39,7 +39,7 @@ pub(super) struct SimDisk {
 
 impl SimDisk {
     /// `file`: the records are in a state file, below `dir`.
-    pub(super) fn new(world: World, seed: u64, dir: &Path, file: bool) -> Result<Self, StateError> {
+    pub(crate) fn new(world: World, seed: u64, dir: &Path, file: bool) -> Result<Self, StateError> {
         let path = dir.join("state.redb");
         let file = match file {
             false => None,
@@ -53,7 +53,7 @@ impl SimDisk {
         Ok(Self { world, records: Arc::default(), file, commits: AtomicU64::new(0) })
     }
 
-    pub(super) fn set(&self, mode: Disk) {
+    pub(crate) fn set(&self, mode: Disk) {
         let mut inner = self.world.lock();
         inner.disk = mode;
         inner.look_for_faults();
@@ -69,17 +69,17 @@ impl SimDisk {
     }
 
     /// Does it do as it should?
-    pub(super) fn works(&self) -> bool {
+    pub(crate) fn works(&self) -> bool {
         self.mode() == Disk::Works
     }
 
     /// Does it refuse commits?
-    pub(super) fn refuses(&self) -> bool {
+    pub(crate) fn refuses(&self) -> bool {
         !matches!(self.mode(), Disk::Works | Disk::Slow)
     }
 
     /// Commits so far.
-    pub(super) fn commits(&self) -> u64 {
+    pub(crate) fn commits(&self) -> u64 {
         self.commits.load(Ordering::Relaxed)
     }
 
@@ -92,7 +92,7 @@ impl SimDisk {
     }
 
     /// The store, as an agent opens it that starts now: what is not in order is refused.
-    pub(super) fn open(self: &Arc<Self>) -> Result<StateStore, StateError> {
+    pub(crate) fn open(self: &Arc<Self>) -> Result<StateStore, StateError> {
         let pace = Arc::clone(self);
         // For messages: what happens is to be the same wherever it is played.
         let named = PathBuf::from("(simulated)");
@@ -126,14 +126,14 @@ impl SimDisk {
     }
 
     /// The agent does nothing more, not even in order.
-    pub(super) fn cut(&self) {
+    pub(crate) fn cut(&self) {
         if let Some((disk, _)) = &self.file {
             disk.cut();
         }
     }
 
     /// The next agent comes. `power`: there was none meanwhile.
-    pub(super) fn resume(&self, power: bool) {
+    pub(crate) fn resume(&self, power: bool) {
         match &self.file {
             Some((disk, _)) if power => disk.power_cycle(),
             Some((disk, _)) => disk.resume(),

@@ -20,7 +20,7 @@ use ostler_model::limits::{
 use super::agent::KILL_TIMEOUT;
 
 /// The sum of all deadlines on the way from a stop to the end of an allocation.
-pub(super) fn bound() -> Duration {
+pub(crate) fn bound() -> Duration {
     let write = STATE_WRITE_WALL_MAX + STATE_LASTING_PAUSES.iter().sum::<Duration>();
     // Its recovery, the driver's kill and the host's own, what a start spawned last.
     let kills = KILL_TIMEOUT + 4 * KILL_GRACE;
@@ -33,7 +33,7 @@ pub(super) fn bound() -> Duration {
 }
 
 /// The same to its removal.
-pub(super) fn removal_bound() -> Duration {
+pub(crate) fn removal_bound() -> Duration {
     bound() + GC_DESTROY_WALL_MAX
 }
 
@@ -53,7 +53,7 @@ fn since(told: &Told, previous: &BTreeMap<AllocId, AllocId>, id: AllocId) -> Opt
 }
 
 /// Look at every stop of one agent, for as long as its runtime lives.
-pub(super) async fn watch(world: World, control: ControlHandle) {
+pub(crate) async fn watch(world: World, control: ControlHandle) {
     let mut changes = control.changes();
     let (mut told, mut previous) = (Told::new(), BTreeMap::new());
     loop {
