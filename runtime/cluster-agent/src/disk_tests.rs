@@ -184,6 +184,7 @@ async fn a_head_that_does_not_come_ends_the_connection() {
     let at = serving(None).await;
     let mut stream = TcpStream::connect(at).await.unwrap();
     stream.write_all(b"GET /v1/client/alloc").await.unwrap();
+    #[expect(clippy::disallowed_methods, reason = "virtual time")]
     let waited = tokio::time::Instant::now();
     let mut answer = Vec::new();
     let _closed = stream.read_to_end(&mut answer).await;

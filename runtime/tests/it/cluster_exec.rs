@@ -251,7 +251,7 @@ async fn an_agent_that_came_later_lets_people_into_its_tasks_too() {
             .into_iter()
             .filter(|pid| {
                 std::fs::read(format!("/proc/{pid}/cmdline"))
-                    .is_ok_and(|line| line.starts_with(b"/bin/sleep\0600"))
+                    .is_ok_and(|line| line.starts_with(b"/bin/sleep\x00600"))
             })
             .count()
     };

@@ -87,16 +87,19 @@ async fn stock_servers_run_periodic_dispatched_batch_and_system_jobs_on_a_node()
     let tail = ["alloc", "fs", "-tail", "-c", "4", id(&all), "alloc/logs/t.stdout.0"];
     assert_eq!(server.does(&tail).await, "ere\n");
     let follow = ["monitor", "-log-level", "DEBUG", "-node-id", all["NodeID"].as_str().unwrap()];
-    let restart = async {
-        // What it logs first may have come before it was followed; while it restarts it cannot be restarted.
-        loop {
-            let _refused = server.nomad(&["alloc", "restart", id(&all)]).await;
+    let unheard = async {
+        // What it logs first may have come before it was followed.
+        for number in 0_u64.. {
+            let template = "template {\n    data = \"x\"\n    destination = \"local/x\"\n   }";
+            let name = format!("unheard{number}");
+            runs(&server, &agent, &name, &job(&name, "type = \"batch\"", "true", template)).await;
         }
     };
     tokio::select! {
         () = server.prints(&follow, "ostler_") => {}
-        () = restart => {}
+        () = unheard => {}
     }
+    server.does(&["alloc", "restart", id(&all)]).await;
     alloc_of(&server, "all", "running").await;
     // A restart is answered before the task runs again.
     let signal = ["alloc", "signal", "-s", "SIGKILL", id(&all)];

@@ -148,7 +148,7 @@ async fn a_stock_client_that_is_killed_finds_its_tasks_again() {
             let all = crate::support::system::processes_of(&task);
             all.into_iter().find(|pid| {
                 std::fs::read(format!("/proc/{pid}/cmdline"))
-                    .is_ok_and(|line| line.starts_with(b"sleep\03600"))
+                    .is_ok_and(|line| line.starts_with(b"sleep\x003600"))
             })
         };
         eventually("it sleeps", || sleeps().is_some()).await;

@@ -77,7 +77,7 @@ impl Placed {
             allocs.unwrap().iter().any(|alloc| field(alloc, "DeploymentStatus").is_some())
         };
         eventually("it is healthy", || node.said("Node.UpdateAlloc").iter().any(healthy)).await;
-        let runs = |id: &str| node.double.book().told_status(id).to_owned() == "running";
+        let runs = |id: &str| node.double.book().told_status(id) == "running";
         eventually("it runs too", || runs(&node.card)).await;
         node
     }
