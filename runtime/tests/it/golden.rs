@@ -118,6 +118,8 @@ static VARIES: LazyLock<Vec<(Regex, &str)>> = LazyLock::new(|| {
         (r"\b\d+ change\(s\)", "<n> change(s)"),
         (r"\b\d+ of \d+ are free", "<n> of <n> are free"),
         (r"\b\d+ (passed|warnings|skipped)\b", "<n> $1"),
+        // Which of its calls was the last one.
+        (r"(<time>-\w+)-(stats|fingerprint)\.rec", "$1-<call>.rec"),
         (&format!(r"\b{version}\b"), "<version>"),
     ]
     .map(|(pattern, put)| (Regex::new(pattern).unwrap(), put))
