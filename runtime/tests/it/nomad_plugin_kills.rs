@@ -181,9 +181,13 @@ async fn what_a_stock_client_has_forgotten_is_ended_before_it_starts_again() {
     ledger.comes_to_rest(&scene.server).await;
     let before = ledger.processes();
     scene.client.kill().await;
-    for plugin in PLUGINS.iter().filter_map(|name| scene.plugin(name)) {
-        kill(plugin);
-    }
+    // One that lives has the data directory, and another one may just have been started.
+    let gone = || {
+        let left: Vec<_> = PLUGINS.iter().filter_map(|name| scene.plugin(name)).collect();
+        left.iter().for_each(|plugin| kill(*plugin));
+        left.is_empty()
+    };
+    eventually("no plugin is left", gone).await;
     // As if it had been killed before it kept what it had started.
     std::fs::remove_file(scene.client.dir().join("state/client/state.db")).unwrap();
     scene.start_again().await;
