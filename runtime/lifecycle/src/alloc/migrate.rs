@@ -17,7 +17,7 @@
 //! An allocation that never started leaves what it was to take over to its own successor
 //! ([`inherit`]), wherever that lies.
 //!
-//! What comes from another node ([`fetch`]) is unpacked below the new directory first, in a place that no task
+//! What comes from another node (`fetch`) is unpacked below the new directory first, in a place that no task
 //! sees. Once it is there as a whole, and durable, it is moved from there in the same way.
 //!
 //! Of the ledger (reference §1.14, §2.10):
