@@ -143,7 +143,7 @@ impl DiskFetch<'_> {
         let (from, tasks) = (self.from, self.tasks.iter().cloned().collect::<BTreeSet<_>>());
         let bounds = UnpackBounds::of_disk(u64::from(self.size_mb).saturating_mul(MIB));
         let unpacking = self.scope.on_disk(move || {
-            let pieces = Pieces { queue: rx, piece: Vec::new(), at: 0, ended: false };
+            let pieces = Pieces { queue: rx, piece: io::Cursor::default(), ended: false };
             let unpacked = unpack_into(place.fd(), pieces, from, &tasks, bounds);
             let unpacked = unpacked.map_err(|error| of_unpacking(&error))?;
             place.sync().map_err(|error| NoDisk::Ever(chain(&error)))?;
@@ -184,25 +184,19 @@ impl DiskFetch<'_> {
 /// What is fetched, as it is read where it is unpacked.
 struct Pieces {
     queue: mpsc::Receiver<Piece>,
-    piece: Vec<u8>,
-    at: usize,
+    piece: io::Cursor<Vec<u8>>,
     ended: bool,
 }
 
 impl io::Read for Pieces {
     fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
         loop {
-            let rest = self.piece.get(self.at..).unwrap_or_default();
-            if !rest.is_empty() || into.is_empty() || self.ended {
-                let count = rest.len().min(into.len());
-                for (to, from) in into.iter_mut().zip(rest) {
-                    *to = *from;
-                }
-                self.at = self.at.saturating_add(count);
+            let count = self.piece.read(into)?;
+            if count > 0 || into.is_empty() || self.ended {
                 return Ok(count);
             }
             match self.queue.blocking_recv() {
-                Some(Piece::Bytes(piece)) => (self.piece, self.at) = (piece, 0),
+                Some(Piece::Bytes(piece)) => self.piece = io::Cursor::new(piece),
                 Some(Piece::End) => self.ended = true,
                 Some(Piece::Broken(why)) => return Err(io::Error::other(why)),
                 // Without a word of its end.
