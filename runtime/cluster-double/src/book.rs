@@ -170,7 +170,9 @@ fn status_of(told: &Value) -> &str {
     field(told, "ClientStatus").and_then(text).unwrap_or_default()
 }
 
-fn is_over(status: &str) -> bool {
+/// Is an allocation with this client status over?
+#[must_use]
+pub fn is_over(status: &str) -> bool {
     ["complete", "failed", "lost"].contains(&status)
 }
 

@@ -29,7 +29,7 @@ use tokio::task::JoinSet;
 use tokio_util::compat::TokioAsyncReadCompatExt as _;
 
 pub use beats::BeatRule;
-pub use book::{Book, BookAlloc, BookNode, Fields, recorded};
+pub use book::{Book, BookAlloc, BookNode, Fields, is_over, recorded};
 
 /// How often it is looked whether a silence is over.
 const SILENCE_TICK: Duration = Duration::from_millis(50);

@@ -27,6 +27,11 @@ use serde_json::{Map, Value as Json};
 use super::msgpack::Value;
 use super::rpc::{field, text};
 
+/// Do servers count an allocation with this client status as over?
+pub(crate) fn is_terminal(client_status: &str) -> bool {
+    ["complete", "failed", "lost"].contains(&client_status)
+}
+
 /// Keys of a job that are for the servers alone.
 const OF_SERVERS: [&str; 26] = [
     "Affinities",

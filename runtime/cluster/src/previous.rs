@@ -12,6 +12,7 @@ use ostler_model::other_nodes::NoDisk;
 use ostler_model::server_address::ServerAddress;
 use ostler_model::shown::shown;
 
+use super::assigned;
 use super::msgpack::Value;
 use super::rpc::{field, text};
 
@@ -56,7 +57,7 @@ pub fn previous(answer: &Value) -> Option<PreviousAnswer> {
     };
     let status = field(alloc, "ClientStatus").and_then(text)?;
     // Newer servers say unknown of one whose node does not answer: it is not waited for.
-    if ["complete", "failed", "lost", "unknown"].contains(&status) {
+    if assigned::is_terminal(status) || status == "unknown" {
         let node = field(alloc, "NodeID").and_then(text)?.parse().ok()?;
         return Some(PreviousAnswer::Over { node });
     }

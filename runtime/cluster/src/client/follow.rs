@@ -355,8 +355,7 @@ impl Follower<'_> {
 
 /// Do the servers know that it is over?
 fn is_terminal(described: &Value) -> bool {
-    let status = field(described, "ClientStatus").and_then(text);
-    status.is_some_and(|status| ["complete", "failed", "lost"].contains(&status))
+    field(described, "ClientStatus").and_then(text).is_some_and(assigned::is_terminal)
 }
 
 fn task_names(alloc: &Allocation) -> Vec<TaskName> {

@@ -75,13 +75,6 @@ impl OtherNodes for ClusterNodes {
     }
 }
 
-/// Why a question has no answer.
-enum Unanswered {
-    /// No server could be asked, or this one does not know now.
-    Now(String),
-    Ever(String),
-}
-
 impl Client {
     async fn over(&self, id: AllocId) -> Result<(), String> {
         let mut pauses = Pauses::new(&self.options.rng);
@@ -97,8 +90,8 @@ impl Client {
                     index = newer.max(1);
                 }
                 Ok(PreviousAnswer::Gone | PreviousAnswer::Over { .. }) => return Ok(()),
-                Err(Unanswered::Ever(why)) => return Err(why),
-                Err(Unanswered::Now(why)) => {
+                Err(NoDisk::Ever(why)) => return Err(why),
+                Err(NoDisk::Now(why)) => {
                     tracing::debug!(alloc = %id, why, "whether it is over is not known yet");
                     // The next one asked may be another server, at another index.
                     index = 0;
@@ -109,29 +102,24 @@ impl Client {
     }
 
     /// What the servers say of an allocation; past an index, when it has changed, or after a while.
-    async fn previous(&self, id: AllocId, index: u64) -> Result<PreviousAnswer, Unanswered> {
-        let gone = |error: String| Unanswered::Now(error);
-        let _turn = ASKING.acquire().await.map_err(|error| gone(error.to_string()))?;
-        let calls = self.line_of_its_own().await.map_err(|error| gone(causes::chain(&error)))?;
+    async fn previous(&self, id: AllocId, index: u64) -> Result<PreviousAnswer, NoDisk> {
+        let _turn = ASKING.acquire().await.map_err(|error| NoDisk::Now(error.to_string()))?;
+        let calls = self.line_of_its_own().await;
+        let calls = calls.map_err(|error| NoDisk::Now(causes::chain(&error)))?;
         let answer = calls.one_alloc(id, index, PREVIOUS_HOLD).await.map_err(unanswered)?;
         previous::previous(&answer)
-            .ok_or_else(|| gone("an answer of a server cannot be read".to_owned()))
+            .ok_or_else(|| NoDisk::Now("an answer of a server cannot be read".to_owned()))
     }
 
     async fn disk(&self, previous: AllocId, new: AllocId) -> Result<RemoteDisk, NoDisk> {
         let token = clock::timeout(DISK_FETCH_JOINED_WALL, self.migrate_token(new)).await;
         let token = token.ok_or_else(|| NoDisk::Now("the servers do not answer".to_owned()))?;
-        let no_disk = |unanswered| match unanswered {
-            Unanswered::Now(why) => NoDisk::Now(why),
-            Unanswered::Ever(why) => NoDisk::Ever(why),
-        };
         let asked = clock::timeout(CLUSTER_BLOCK_GRACE, self.previous(previous, 0)).await;
         let asked = asked.ok_or_else(|| NoDisk::Now("the servers do not answer".to_owned()))?;
-        let holder = previous::holder(asked.map_err(no_disk)?, self.id)?;
+        let holder = previous::holder(asked?, self.id)?;
         let calls = self.line_of_its_own().await;
         let calls = calls.map_err(|error| NoDisk::Now(causes::chain(&error)))?;
-        let node = calls.one_node(holder).await;
-        let node = node.map_err(|error| no_disk(unanswered(error)))?;
+        let node = calls.one_node(holder).await.map_err(unanswered)?;
         let source = previous::source(previous, &node, token.as_deref())?;
         tracing::info!(alloc = %new, %previous, node = source.node, address = %source.address, "fetching a disk");
         let pieces = self.disks.fetch(&source).await?;
@@ -148,11 +136,12 @@ impl Client {
     }
 }
 
-fn unanswered(error: ServerCallError) -> Unanswered {
+/// No server could be asked, this one does not know now, or none will say.
+fn unanswered(error: ServerCallError) -> NoDisk {
     match &error {
         ServerCallError::Refused { message, .. } if previous::is_final(message) => {
-            Unanswered::Ever(error.to_string())
+            NoDisk::Ever(error.to_string())
         }
-        _ => Unanswered::Now(error.to_string()),
+        _ => NoDisk::Now(error.to_string()),
     }
 }

@@ -219,8 +219,7 @@ pub(crate) fn is_stopped(alloc: &BookAlloc) -> bool {
 
 /// Do they know that it is over?
 pub(crate) fn is_over(alloc: &BookAlloc) -> bool {
-    let status = alloc.field("ClientStatus").and_then(text).unwrap_or_default();
-    ["complete", "failed", "lost"].contains(&status)
+    alloc.field("ClientStatus").and_then(text).is_some_and(ostler_cluster_double::is_over)
 }
 
 fn pick_job(rng: &Rng) -> &'static str {
