@@ -41,6 +41,18 @@ pub(crate) async fn joined(home: Home, port: u16, text: &str) -> AgentProcess {
         .await
 }
 
+/// The configuration of a node of this name that runs programs.
+pub(crate) fn native(name: &str) -> String {
+    format!("name = \"{name}\"\nplugin \"raw_exec\" {{\n enabled = true\n}}\n")
+}
+
+/// Such a node, ready; it reaches the server at this port.
+pub(crate) async fn ready_node(server: &NomadServer, port: u16, name: &str) -> AgentProcess {
+    let agent = joined(Home::new(), port, &native(name)).await;
+    server.node(name, "ready").await;
+    agent
+}
+
 #[tokio::test]
 async fn a_node_runs_what_a_server_places_and_tells_it_once_over_its_own_kill() {
     let double = Double::default();

@@ -1,8 +1,7 @@
 //! The stock command line against a server with one of our nodes, beside the same with a stock client, where
 //! `NOMAD_BIN` names the program: what works with the one works with the other.
 
-use crate::cluster::joined;
-use crate::support::agent_process::Home;
+use crate::cluster::ready_node;
 use crate::support::nomad::{NomadClient, NomadServer};
 use crate::support::stock_job::StockJob;
 use crate::support::system::until;
@@ -183,9 +182,7 @@ fn shell_words(command: &str) -> Vec<String> {
 #[tokio::test]
 async fn what_the_stock_command_line_does_with_a_stock_client_it_does_with_our_node() {
     let Some(server) = NomadServer::start().await else { return };
-    let config = "name = \"box\"\nplugin \"raw_exec\" {\n enabled = true\n}\n";
-    let agent = joined(Home::new(), server.rpc, config).await;
-    server.node("box", "ready").await;
+    let agent = ready_node(&server, server.rpc, "box").await;
     let ours = played(&server, "box").await;
     drop((agent, server));
 

@@ -3,8 +3,8 @@
 
 use serde_json::Value;
 
-use crate::cluster::joined;
-use crate::support::agent_process::{AgentProcess, Home};
+use crate::cluster::ready_node;
+use crate::support::agent_process::AgentProcess;
 use crate::support::nomad::{Alloc, NomadServer};
 use crate::support::stock_job::StockJob;
 
@@ -14,10 +14,7 @@ const FAILS: &str = "exit 1";
 const ONCE: &str = "restart {\n attempts = 0\n mode = \"fail\"\n }\n reschedule {\n attempts = 0\n unlimited = false\n }";
 
 async fn node(server: &NomadServer, name: &str) -> AgentProcess {
-    let config = format!("name = \"{name}\"\nplugin \"raw_exec\" {{\n enabled = true\n}}\n");
-    let agent = joined(Home::new(), server.rpc, &config).await;
-    server.node(name, "ready").await;
-    agent
+    ready_node(server, server.rpc, name).await
 }
 
 /// Wait for the deployment of a version of a job to have this status; the deployment.

@@ -9,7 +9,7 @@ use ostler_model::clock::{self, Stopwatch};
 use tokio::process::{Child, Command};
 
 use crate::support::needs::{Need, not_asked, skipped};
-use crate::support::system::processes_of;
+use crate::support::system::{kill, processes_of};
 use crate::support::{OSTLER, PATIENCE};
 
 const DOC: &str = include_str!("../../../docs/cluster.md");
@@ -34,11 +34,7 @@ struct Place {
 impl Drop for Place {
     fn drop(&mut self) {
         // The end of the agents is not that of their tasks.
-        for pid in processes_of(self.dir.path()) {
-            let pid = i32::try_from(pid).ok().and_then(rustix::process::Pid::from_raw);
-            let _ended =
-                pid.map(|pid| rustix::process::kill_process(pid, rustix::process::Signal::KILL));
-        }
+        processes_of(self.dir.path()).into_iter().for_each(kill);
     }
 }
 

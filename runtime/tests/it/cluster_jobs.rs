@@ -20,11 +20,7 @@ fn config(name: &str) -> String {
 
 async fn node(name: &str, server: &NomadServer) -> AgentProcess {
     let agent = joined(Home::new(), server.rpc, &config(name)).await;
-    let ready = |nodes: &Value| {
-        let nodes = nodes.as_array().unwrap();
-        nodes.iter().any(|node| node["Name"] == name && node["Status"] == "ready")
-    };
-    server.until("a ready node", "/v1/nodes", ready).await;
+    server.node(name, "ready").await;
     agent
 }
 

@@ -6,9 +6,9 @@ use std::time::Duration;
 use ostler_model::rng::Rng;
 use rustix::process::Signal;
 
-use crate::cluster::joined;
+use crate::cluster::{joined, native, ready_node};
 use crate::histories::{number, soak};
-use crate::support::agent_process::{AgentProcess, Home};
+use crate::support::agent_process::AgentProcess;
 use crate::support::ledger::{Ledger, SERVICES};
 use crate::support::link::{Link, Way};
 use crate::support::nomad::{NomadServer, SHORT_BEATS};
@@ -42,8 +42,8 @@ impl Scene {
         let rng = Rng::seeded(seed);
         let mut scene = Self { link, server, nodes: Vec::new(), ledger, rng };
         for (which, name) in NAMES.iter().enumerate() {
-            scene.nodes.push(Some(joined(Home::new(), scene.way_of(which), &config(name)).await));
-            scene.server.node(name, "ready").await;
+            let node = ready_node(&scene.server, scene.way_of(which), name).await;
+            scene.nodes.push(Some(node));
         }
         Some(scene)
     }
@@ -65,7 +65,7 @@ impl Scene {
                 agent.signal(Signal::KILL);
                 let (_, home) = agent.ended().await;
                 self.chance(4_000).await;
-                let next = joined(home, self.way_of(which), &config(NAMES[which])).await;
+                let next = joined(home, self.way_of(which), &native(NAMES[which])).await;
                 self.nodes[which] = Some(next);
             }
             Kill::Server => {
@@ -96,10 +96,6 @@ impl Scene {
             _ => Kill::Link(Way::Silent),
         }
     }
-}
-
-fn config(name: &str) -> String {
-    format!("name = \"{name}\"\nplugin \"raw_exec\" {{\n enabled = true\n}}\n")
 }
 
 #[tokio::test]

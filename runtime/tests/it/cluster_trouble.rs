@@ -6,22 +6,12 @@ use std::time::Duration;
 
 use rustix::process::Signal;
 
-use crate::cluster::joined;
-use crate::support::agent_process::{AgentProcess, Home};
+use crate::cluster::{joined, native, ready_node};
+use crate::support::agent_process::AgentProcess;
 use crate::support::link::{Link, Way};
 use crate::support::nomad::{Alloc, NomadServer, SHORT_BEATS};
 use crate::support::stock_job::StockJob;
 use crate::support::system::{eventually, pid_in, runs, until};
-
-async fn node(server: &NomadServer, port: u16, name: &str) -> AgentProcess {
-    let agent = joined(Home::new(), port, &config(name)).await;
-    server.node(name, "ready").await;
-    agent
-}
-
-fn config(name: &str) -> String {
-    format!("name = \"{name}\"\nplugin \"raw_exec\" {{\n enabled = true\n}}\n")
-}
 
 /// A server that nodes reach by this link alone, but for those that are told its own port.
 async fn behind(link: &Link, more: &str) -> Option<NomadServer> {
@@ -61,12 +51,12 @@ async fn what_a_node_that_is_cut_off_for_too_long_ran_is_replaced_and_ends_when_
     for way in [Way::Cut, Way::Silent] {
         let link = Link::new().await;
         let Some(server) = behind(&link, SHORT_BEATS).await else { return };
-        let one = node(&server, link.port, "one").await;
+        let one = ready_node(&server, link.port, "one").await;
         let ledger = one.data.path().join("ledger");
         server.register(&service("web", &ledger)).await;
         let first = server.running("web").await;
         let pid = pid_of(&ledger, first.id()).await;
-        let two = node(&server, server.rpc, "two").await;
+        let two = ready_node(&server, server.rpc, "two").await;
 
         link.set(way);
         let id_of_one = server.node("one", "down").await;
@@ -109,7 +99,7 @@ async fn what_a_node_that_is_cut_off_for_too_long_ran_is_replaced_and_ends_when_
 async fn a_link_that_is_cut_for_less_than_the_ttl_changes_nothing() {
     let link = Link::new().await;
     let Some(server) = behind(&link, "").await else { return };
-    let one = node(&server, link.port, "one").await;
+    let one = ready_node(&server, link.port, "one").await;
     let ledger = one.data.path().join("ledger");
     server.register(&service("web", &ledger)).await;
     let web = server.running("web").await;
@@ -135,7 +125,7 @@ async fn a_slow_link_keeps_its_node() {
     let link = Link::new().await;
     let Some(server) = behind(&link, "").await else { return };
     link.set(Way::Slow(Duration::from_millis(700)));
-    let one = node(&server, link.port, "one").await;
+    let one = ready_node(&server, link.port, "one").await;
     let ledger = one.data.path().join("ledger");
     server.register(&service("web", &ledger)).await;
     let web = server.running("web").await;
@@ -153,7 +143,7 @@ async fn a_slow_link_keeps_its_node() {
 #[tokio::test]
 async fn tasks_go_on_while_a_server_is_killed_and_its_next_process_has_them() {
     let Some(mut server) = NomadServer::start_with(SHORT_BEATS).await else { return };
-    let one = node(&server, server.rpc, "one").await;
+    let one = ready_node(&server, server.rpc, "one").await;
     let ledger = one.data.path().join("ledger");
     server.register(&service("web", &ledger)).await;
     let ends = "while ! test -e over; do sleep 0.1; done; echo done";
@@ -193,7 +183,7 @@ fn runs_work(agent: &AgentProcess) -> bool {
 #[tokio::test]
 async fn a_server_that_was_set_back_takes_the_node_again_and_ends_nothing_by_an_older_index() {
     let Some(mut server) = NomadServer::start_with(SHORT_BEATS).await else { return };
-    let one = node(&server, server.rpc, "one").await;
+    let one = ready_node(&server, server.rpc, "one").await;
     let ledger = one.data.path().join("ledger");
     server.register(&service("web", &ledger)).await;
     let web = server.running("web").await;
@@ -230,7 +220,7 @@ async fn a_server_that_was_set_back_takes_the_node_again_and_ends_nothing_by_an_
 async fn a_node_stays_with_three_servers_of_which_one_after_another_is_killed() {
     let Some(mut servers) = NomadServer::start_many(3, SHORT_BEATS).await else { return };
     // It is told of one, and learns of the others.
-    let one = node(&servers[0], servers[0].rpc, "one").await;
+    let one = ready_node(&servers[0], servers[0].rpc, "one").await;
     let ledger = one.data.path().join("ledger");
     servers[0].register(&service("web", &ledger)).await;
     let web = servers[0].running("web").await;
@@ -269,14 +259,14 @@ async fn a_node_stays_with_three_servers_of_which_one_after_another_is_killed() 
 #[tokio::test]
 async fn an_agent_that_is_held_for_too_long_ends_what_was_replaced_when_it_goes_on() {
     let Some(server) = NomadServer::start_with(SHORT_BEATS).await else { return };
-    let one = node(&server, server.rpc, "one").await;
+    let one = ready_node(&server, server.rpc, "one").await;
     let ledger = one.data.path().join("ledger");
     server.register(&service("web", &ledger)).await;
     let first = server.running("web").await;
     let pid = pid_of(&ledger, first.id()).await;
     one.signal(Signal::STOP);
     server.node("one", "down").await;
-    let _two = node(&server, server.rpc, "two").await;
+    let _two = ready_node(&server, server.rpc, "two").await;
     let moved = |allocs: &[Alloc]| {
         allocs.iter().any(|alloc| alloc.id() != first.id() && alloc.status() == "running")
     };
@@ -291,7 +281,7 @@ async fn an_agent_that_is_held_for_too_long_ends_what_was_replaced_when_it_goes_
 #[tokio::test]
 async fn a_node_that_takes_nothing_new_stays_so_over_its_kill_and_a_drain_ends_by_its_deadline() {
     let Some(server) = NomadServer::start().await else { return };
-    let one = node(&server, server.rpc, "one").await;
+    let one = ready_node(&server, server.rpc, "one").await;
     let ledger = one.data.path().join("ledger");
     let script = format!(
         "trap '' TERM INT; {}",
@@ -304,7 +294,7 @@ async fn a_node_that_takes_nothing_new_stays_so_over_its_kill_and_a_drain_ends_b
     server.does(&["node", "eligibility", "-disable", &id]).await;
     one.signal(Signal::KILL);
     let (_, home) = one.ended().await;
-    let _one = joined(home, server.rpc, &config("one")).await;
+    let _one = joined(home, server.rpc, &native("one")).await;
     server.node("one", "ready").await;
     server.register(&service("later", &ledger)).await;
     let path = "/v1/job/later/evaluations";

@@ -47,7 +47,7 @@ use tokio::task::JoinSet;
 
 use crate::agent::serving;
 use crate::support::jobs::{lifecycle, shell, wasm, with_guests};
-use crate::support::system::{eventually, processes_of};
+use crate::support::system::{eventually, kill, processes_of};
 use crate::support::{DataDir, PATIENCE, parse};
 
 const DIR: &str = "OSTLER_TEST_CRASH_DIR";
@@ -451,10 +451,7 @@ impl World {
 
 impl Drop for World {
     fn drop(&mut self) {
-        for pid in [self.dir.path(), self.data.path()].into_iter().flat_map(processes_of) {
-            let pid = i32::try_from(pid).ok().and_then(rustix::process::Pid::from_raw);
-            let _ended_already = pid.map(|pid| kill_process(pid, Signal::KILL));
-        }
+        [self.dir.path(), self.data.path()].into_iter().flat_map(processes_of).for_each(kill);
     }
 }
 

@@ -5,7 +5,6 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use ostler_model::rng::Rng;
-use rustix::process::{Pid, Signal, kill_process};
 
 use crate::cluster_exec::{PIPES, Terminal, exec};
 use crate::histories::{number, soak};
@@ -13,7 +12,7 @@ use crate::support::OSTLER;
 use crate::support::ledger::Ledger;
 use crate::support::nomad::{Alloc, NomadClient, NomadServer, SHORT_BEATS};
 use crate::support::stock_job::StockJob;
-use crate::support::system::{eventually, runs, until};
+use crate::support::system::{eventually, kill, pid_in, processes_of, runs, until};
 
 /// A stock client whose plugins are ours, and its server.
 struct Scene {
@@ -27,15 +26,8 @@ const PLUGINS: [&str; 2] = ["raw_exec", "exec"];
 
 impl Drop for Scene {
     fn drop(&mut self) {
-        for pid in crate::support::system::processes_of(self.dir.path()) {
-            kill(pid);
-        }
+        processes_of(self.dir.path()).into_iter().for_each(kill);
     }
-}
-
-fn kill(pid: u32) {
-    let pid = i32::try_from(pid).ok().and_then(Pid::from_raw).unwrap();
-    let _gone = kill_process(pid, Signal::KILL);
 }
 
 impl Scene {
@@ -143,10 +135,10 @@ async fn a_stock_client_that_is_killed_finds_its_tasks_again() {
         scene.server.register(&job.to_string()).await;
         let alloc = scene.server.running(driver).await;
         let task = scene.client.dir().join("state/alloc").join(alloc.id()).join("t");
-        let inside = crate::support::system::pid_in(&task.join("local/pid")).await;
+        let inside = pid_in(&task.join("local/pid")).await;
         // Inside of an isolated task numbers are others.
         let sleeps = || {
-            let all = crate::support::system::processes_of(&task);
+            let all = processes_of(&task);
             all.into_iter().find(|pid| {
                 std::fs::read(format!("/proc/{pid}/cmdline"))
                     .is_ok_and(|line| line.starts_with(b"sleep\x003600"))

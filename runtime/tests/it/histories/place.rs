@@ -5,10 +5,8 @@ use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use rustix::process::{Pid, Signal, kill_process};
-
 use crate::support::DataDir;
-use crate::support::system::processes_of;
+use crate::support::system::{kill, processes_of};
 
 /// Room of a small disk beside what is in it at the start, bytes.
 const SMALL_DISK_ROOM: u64 = 24 << 20;
@@ -94,10 +92,7 @@ impl Site {
     }
 
     fn kill_all(&self) {
-        for pid in self.processes() {
-            let pid = i32::try_from(pid).ok().and_then(Pid::from_raw);
-            let _ended_already = pid.map(|pid| kill_process(pid, Signal::KILL));
-        }
+        self.processes().into_iter().for_each(kill);
     }
 
     /// Leave the files for somebody to look at; where they are.

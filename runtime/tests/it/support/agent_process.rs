@@ -8,7 +8,7 @@ use tokio::io::{AsyncBufReadExt as _, BufReader, Lines};
 use tokio::process::{Child, ChildStderr};
 
 use super::binary::{Ended, ostler, unconfigured};
-use super::system::processes_of;
+use super::system::{kill, processes_of};
 use super::{DataDir, KEEPS, OSTLER, PATIENCE};
 
 /// A data directory of agents. Native tasks live on without their agent: what is left ends with
@@ -27,10 +27,7 @@ impl Home {
 
 impl Drop for Home {
     fn drop(&mut self) {
-        for pid in processes_of(self.path()) {
-            let pid = i32::try_from(pid).ok().and_then(Pid::from_raw);
-            let _ended_already = pid.map(|pid| kill_process(pid, Signal::KILL));
-        }
+        processes_of(self.path()).into_iter().for_each(kill);
     }
 }
 

@@ -9,7 +9,7 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use super::PATIENCE;
 use super::binary::Ended;
 use super::needs::not_asked;
-use super::system::processes_of;
+use super::system::{kill, processes_of};
 
 /// Heartbeats of a second, and nodes that are down two seconds after the last one.
 pub const SHORT_BEATS: &str = "server {\n heartbeat_grace = \"1s\"\n min_heartbeat_ttl = \"1s\"\n \
@@ -39,6 +39,7 @@ fn program() -> Option<PathBuf> {
     program
 }
 
+/// A port that nobody has.
 pub fn free_port() -> u16 {
     let listener = std::net::TcpListener::bind(("127.0.0.1", 0)).unwrap();
     listener.local_addr().unwrap().port()
@@ -400,12 +401,7 @@ impl Drop for NomadClient {
         if let Some(child) = &mut self.0.child {
             let _ended_already = child.start_kill();
         }
-        for pid in processes_of(self.0.dir.path()) {
-            let pid = i32::try_from(pid).ok().and_then(rustix::process::Pid::from_raw);
-            let killed =
-                pid.map(|pid| rustix::process::kill_process(pid, rustix::process::Signal::KILL));
-            let _ended_already = killed;
-        }
+        processes_of(self.0.dir.path()).into_iter().for_each(kill);
         // It mounts the secrets of each task, and leaves them so.
         let mounts = std::fs::read_to_string("/proc/mounts").unwrap_or_default();
         let places = mounts.lines().filter_map(|line| line.split_whitespace().nth(1));

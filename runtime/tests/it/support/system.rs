@@ -28,6 +28,13 @@ pub fn runs(pid: u32) -> bool {
     })
 }
 
+/// Kill a process that may have ended already.
+pub fn kill(pid: u32) {
+    let pid = i32::try_from(pid).ok().and_then(rustix::process::Pid::from_raw);
+    let _ended_already =
+        pid.map(|pid| rustix::process::kill_process(pid, rustix::process::Signal::KILL));
+}
+
 /// The id by which the host knows a process: its pid and its start time.
 pub fn host_process_id(pid: u32) -> String {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();

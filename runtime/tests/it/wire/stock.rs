@@ -12,6 +12,7 @@ use super::messages::messages;
 use super::proxy::Proxy;
 use crate::support::agent_process::Home;
 use crate::support::nomad::NomadServer;
+use crate::support::nomad::free_port;
 use crate::support::system::{processes_of, until};
 use crate::support::{OSTLER, PATIENCE};
 
@@ -198,9 +199,4 @@ impl StockClient {
             }
         }
     }
-}
-
-/// A port nobody has.
-fn free_port() -> u16 {
-    std::net::TcpListener::bind(("127.0.0.1", 0)).unwrap().local_addr().unwrap().port()
 }
