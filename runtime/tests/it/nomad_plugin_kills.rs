@@ -20,6 +20,8 @@ struct Scene {
     client: NomadClient,
     /// Of the plugins. What runs there ends with this.
     dir: tempfile::TempDir,
+    /// Where the client finds them.
+    config: String,
 }
 
 const PLUGINS: [&str; 2] = ["raw_exec", "exec"];
@@ -51,7 +53,7 @@ impl Scene {
             PLUGINS.iter().all(|name| nodes[0]["Drivers"][name]["Healthy"] == true)
         };
         server.until("healthy drivers", "/v1/nodes", healthy).await;
-        Some(Self { server, client, dir })
+        Some(Self { server, client, dir, config })
     }
 
     fn program(&self, name: &str) -> PathBuf {
@@ -164,6 +166,22 @@ async fn a_stock_client_that_is_killed_finds_its_tasks_again() {
         scene.server.does(&["job", "stop", "-detach", driver]).await;
         eventually("it ends", || !runs(*pid)).await;
     }
+}
+
+#[tokio::test]
+async fn a_driver_whose_data_another_process_has_says_so_to_its_client() {
+    let Some(scene) = Scene::new(SHORT_BEATS).await else { return };
+    let _second =
+        NomadClient::start("second", &scene.server, scene.server.rpc, &scene.config).await;
+    let says = |nodes: &serde_json::Value| {
+        let second = nodes.as_array().unwrap().iter().find(|node| node["Name"] == "second");
+        let driver = second.map(|node| &node["Drivers"]["raw_exec"]);
+        driver.is_some_and(|driver| {
+            let why = driver["HealthDescription"].as_str().unwrap_or_default();
+            driver["Healthy"] == false && why.contains("another")
+        })
+    };
+    scene.server.until("the second client says why", "/v1/nodes", says).await;
 }
 
 #[tokio::test]
