@@ -10,6 +10,7 @@ use rustix::process::Signal;
 use crate::support::DataDir;
 use crate::support::agent_process::{AgentProcess, Home, ask};
 use crate::support::binary::{command, ostler};
+use crate::support::jobs::SOON_HEALTHY;
 use crate::support::system::{eventually, pid_in, runs, until};
 
 /// A service whose task writes its pid into a file.
@@ -18,6 +19,7 @@ fn service(data: &Path, more: &str) -> String {
     format!(
         r#"job "svc" {{
   group "g" {{
+    {SOON_HEALTHY}
     task "t" {{
       driver = "raw_exec"
       {more}

@@ -6,12 +6,12 @@ use tokio::io::{AsyncBufReadExt as _, BufReader};
 use crate::support::PATIENCE;
 use crate::support::agent_process::AgentProcess;
 use crate::support::binary::command;
-use crate::support::jobs::{lifecycle, shell};
+use crate::support::jobs::{SOON_HEALTHY, lifecycle, shell};
 use crate::support::needs::{Need, skipped};
 use crate::support::system::{eventually, pid_in, runs, until};
 
 fn job(id: &str, tasks: &str) -> String {
-    format!("job \"{id}\" {{\n group \"g\" {{\n {tasks}\n }}\n}}\n")
+    format!("job \"{id}\" {{\n group \"g\" {{\n {SOON_HEALTHY}\n {tasks}\n }}\n}}\n")
 }
 
 /// A task that counts what it is told: its starts and its signals.
@@ -72,7 +72,7 @@ async fn ids_are_found_by_their_beginning_when_it_means_one() {
     let agent = AgentProcess::start().await;
     let two =
         job("web", &shell("t", "exec sleep 600", "")).replace("group", "priority = 50\n group");
-    let two = two.replacen("{\n task", "{\n count = 40\n task", 1);
+    let two = two.replace(SOON_HEALTHY, &format!("{SOON_HEALTHY}\n count = 40"));
     agent.run(&two).await.said(0, &["40 placed"]);
     let allocs = agent.allocs("web").await;
     let ids: Vec<&str> = allocs.iter().map(|alloc| alloc["ID"].as_str().unwrap()).collect();

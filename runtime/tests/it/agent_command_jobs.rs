@@ -6,13 +6,13 @@ use serde_json::Value;
 
 use crate::support::agent_process::AgentProcess;
 use crate::support::binary::{command, ostler};
-use crate::support::jobs::{lifecycle, shell, wasm, with_guests};
+use crate::support::jobs::{SOON_HEALTHY, lifecycle, shell, wasm, with_guests};
 use crate::support::system::{eventually, runs, until};
 
 fn job(id: &str, count: u32, tasks: &str) -> String {
     let restart = "restart {\n attempts = 0\n mode = \"fail\"\n }";
     with_guests(&format!(
-        "job \"{id}\" {{\n group \"g\" {{\n count = {count}\n {restart}\n {tasks}\n }}\n}}\n"
+        "job \"{id}\" {{\n group \"g\" {{\n count = {count}\n {SOON_HEALTHY}\n {restart}\n {tasks}\n }}\n}}\n"
     ))
 }
 
@@ -159,7 +159,7 @@ async fn a_job_whose_health_is_judged_is_followed_to_the_verdict() {
         let update = format!(
             "update {{\n min_healthy_time = \"1s\"\n healthy_deadline = \"{deadline}\"\n }}\n{more}"
         );
-        sleeper(id, 1).replace("count = 1", &format!("count = 1\n {update}"))
+        sleeper(id, 1).replace(SOON_HEALTHY, &update)
     };
     let well = agent.run(&judged("well", "2m", "")).await;
     well.said(0, &["is running", "is healthy", "job well runs"]);
@@ -292,8 +292,9 @@ async fn wasm_and_native_tasks_of_a_batch_job_run_to_their_end() {
     let agent = AgentProcess::start().await;
     let tasks = [wasm("w", "guest:toolbox", &["args", "hello"], ""), shell("n", "echo native", "")]
         .concat();
-    let text =
-        job("once", 1, &tasks).replace("job \"once\" {", "job \"once\" {\n type = \"batch\"");
+    let text = job("once", 1, &tasks)
+        .replace("job \"once\" {", "job \"once\" {\n type = \"batch\"")
+        .replace(SOON_HEALTHY, "");
     agent.run(&text).await.said(0, &["job once runs"]);
     until("it is complete", async || {
         let allocs = agent.allocs("once").await;

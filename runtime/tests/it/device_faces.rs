@@ -6,7 +6,7 @@ use crate::devices::{granted, sysfs};
 use crate::support::KEEPS;
 use crate::support::agent_process::{AgentProcess, Home, ask};
 use crate::support::http::{Client, within};
-use crate::support::jobs::{batch, wasm};
+use crate::support::jobs::{SOON_HEALTHY, batch, wasm};
 
 /// Two graphics cards on two NUMA nodes and a network card, all of them made up.
 const FIRST: &str = "0000:3b:00.0";
@@ -27,6 +27,7 @@ fn holder(count: u32, numa: &str) -> String {
     format!(
         r#"job "gpu" {{
   group "g" {{
+    {SOON_HEALTHY}
     task "t" {{
       driver = "raw_exec"
       config {{

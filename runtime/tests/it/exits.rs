@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 use crate::support::DataDir;
 use crate::support::agent_process::AgentProcess;
 use crate::support::binary::run;
-use crate::support::jobs::{batch, groups, lifecycle, shell, wasm};
+use crate::support::jobs::{SOON_HEALTHY, batch, groups, lifecycle, shell, wasm};
 use crate::support::system::until;
 
 const SMALL: &str = "resources {\n cpu = 20\n memory = 32\n }";
@@ -167,7 +167,7 @@ async fn what_the_agent_kills_after_its_timeout_shows_the_code_of_a_kill() {
         wasm("spins", "guest:toolbox", &["spin"], "kill_timeout = \"200ms\""),
     ];
     let job = crate::support::jobs::with_guests(&format!(
-        "job \"j\" {{\n group \"g\" {{\n {}\n }}\n}}\n",
+        "job \"j\" {{\n group \"g\" {{\n {SOON_HEALTHY}\n {}\n }}\n}}\n",
         tasks.concat()
     ));
     agent.run(&job).await.said(0, &["job j runs"]);

@@ -7,6 +7,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use tokio::io::{AsyncBufReadExt as _, BufReader, Lines};
 use tokio::process::{Child, ChildStderr, Command};
 
+use crate::support::jobs::SOON_HEALTHY;
 use crate::support::needs::{Need, not_asked, skipped};
 use crate::support::system::{eventually, pid_in, runs};
 use crate::support::{KEEPS, OSTLER, PATIENCE};
@@ -86,6 +87,7 @@ impl Somebody {
         let job = format!(
             r#"job "svc" {{
   group "g" {{
+    {SOON_HEALTHY}
     task "t" {{
       driver = "raw_exec"
       config {{

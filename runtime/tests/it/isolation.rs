@@ -4,7 +4,7 @@ use ostler_guests::fixtures::HOSTILE_DRIVER;
 
 use crate::support::agent_process::AgentProcess;
 use crate::support::binary::{Ended, command, ostler};
-use crate::support::jobs::{assert_successful, batch, groups, isolated_shell, shell};
+use crate::support::jobs::{SOON_HEALTHY, assert_successful, batch, groups, isolated_shell, shell};
 use crate::support::needs::{Need, not_asked, skipped};
 use crate::support::system::{eventually, isolated_processes_of, processes_of};
 use crate::support::{DataDir, OSTLER, PATIENCE, TestAgent, parse};
@@ -282,7 +282,8 @@ async fn a_task_that_forks_away_and_ignores_everything_ends_when_it_is_stopped()
                   n=0; while [ $n -lt 50 ]; do (trap '' TERM INT HUP; setsid sleep 4000 &) & \
                   n=$((n+1)); done; kill -STOP 1 2>/dev/null; echo forked; while :; do sleep 1; done";
     let service = batch(&isolated_shell("t", script, "kill_timeout = \"100ms\""))
-        .replace("type = \"batch\"", "type = \"service\"");
+        .replace("type = \"batch\"", "type = \"service\"")
+        .replace("group \"g0\" {", &format!("group \"g0\" {{\n {SOON_HEALTHY}"));
     agent.run(&service).await.said(0, &["runs"]);
     let running = || isolated_processes_of(agent.data.path()).len();
     eventually("it has forked", || running() > 50).await;
