@@ -117,7 +117,7 @@ impl ServerCalls {
     /// When the call fails.
     pub async fn register(&self, node: Value) -> Result<Heartbeat, ServerCallError> {
         const METHOD: &str = "Node.Register";
-        heartbeat(METHOD, &self.call(METHOD, [("Node", node), ("NodeEvent", Value::Nil)]).await?)
+        heartbeat(METHOD, &self.call(METHOD, [("Node", node)]).await?)
     }
 
     /// Say how this node is: the heartbeat.
@@ -135,7 +135,6 @@ impl ServerCalls {
         let fields = [
             ("NodeID", node.to_string().into()),
             ("Status", status.word().into()),
-            ("NodeEvent", Value::Nil),
             ("UpdatedAt", seconds.into()),
         ];
         heartbeat(METHOD, &self.call(METHOD, fields).await?)
@@ -269,16 +268,13 @@ impl ServerCalls {
         fields: [(&str, Value); N],
         wall: Duration,
     ) -> Result<Value, ServerCallError> {
-        let common = [
-            ("Region", self.region.as_str().into()),
-            ("Namespace", "".into()),
-            ("AuthToken", self.token.as_str().into()),
-            ("Forwarded", false.into()),
-        ];
+        // What is not in a request is empty to the server. Heartbeats are most of what an idle node sends.
+        let token = Some(("AuthToken", self.token.as_str().into()));
         // A request has each field once.
-        let given = |name: &str| fields.iter().any(|(field, _)| *field == name);
-        let common: Vec<_> = common.into_iter().filter(|(name, _)| !given(name)).collect();
-        let body = map(common.into_iter().chain(fields));
+        let given = fields.iter().any(|(field, _)| *field == "AuthToken");
+        let token = token.filter(|_| !given && !self.token.is_empty());
+        let common = [("Region", self.region.as_str().into())].into_iter().chain(token);
+        let body = map(common.chain(fields));
         self.caller.call(method, &body, wall).await
     }
 }

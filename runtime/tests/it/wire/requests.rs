@@ -12,11 +12,11 @@ use crate::support::system::eventually;
 /// What is asked, and how ours differs.
 const ASKED: [(&str, &[Known]); 7] = [
     ("Node.Register", REGISTER),
-    ("Node.UpdateStatus", &[]),
+    ("Node.UpdateStatus", &[COMMON, NO_EVENT]),
     ("Node.GetClientAllocs", QUERY),
     ("Alloc.GetAllocs", QUERY),
     ("Node.UpdateAlloc", UPDATE),
-    ("Node.EmitEvents", &[(OF_SERVERS, LACKED, &["NodeEvents.*[].CreateIndex"])]),
+    ("Node.EmitEvents", &[COMMON, (OF_SERVERS, LACKED, &["NodeEvents.*[].CreateIndex"])]),
     ("Status.Ping", &[]),
 ];
 
@@ -24,7 +24,12 @@ const OF_SERVERS: &str = "set by servers, which look at no value of a node's";
 const NOTHING: &str =
     "a stock node says that there is none, or zero; so does the absence of the field";
 
+/// Of every request.
+const COMMON: Known = (NOTHING, LACKED, &["AuthToken", "Forwarded", "Namespace"]);
+
 const REGISTER: &[Known] = &[
+    COMMON,
+    NO_EVENT,
     (
         OF_SERVERS,
         LACKED,
@@ -76,9 +81,12 @@ const REGISTER: &[Known] = &[
     ),
 ];
 
-const QUERY: &[Known] = &[(NOTHING, LACKED, &["MaxQueryTime", "Prefix"])];
+const NO_EVENT: Known = (NOTHING, LACKED, &["NodeEvent"]);
+
+const QUERY: &[Known] = &[COMMON, (NOTHING, LACKED, &["MaxQueryTime", "Prefix"])];
 
 const UPDATE: &[Known] = &[
+    COMMON,
     (OF_SERVERS, LACKED, &["AllocsStopped", "AllocsUpdated", "Evals", "Job"]),
     ("an allocation has no network of its own", LACKED, &["Alloc[].NetworkStatus"]),
     (
