@@ -52,12 +52,12 @@ enum Command {
     /// Play a cluster of many nodes and print what they cost its servers. Calls come from the
     /// seed; memory, wall time and some bytes of connections are the machine's.
     Scale {
-        /// Nodes.
-        #[arg(long, default_value_t = 1_000)]
-        nodes: usize,
+        /// Nodes; half of them are drained.
+        #[arg(long, default_value_t = 1_000, value_parser = clap::value_parser!(u32).range(2..=100_000))]
+        nodes: u32,
         /// Allocations that they run.
-        #[arg(long, default_value_t = 10_000)]
-        allocs: usize,
+        #[arg(long, default_value_t = 10_000, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+        allocs: u32,
         /// What is random comes from it.
         #[arg(long, default_value_t = 1)]
         seed: u64,
@@ -97,6 +97,7 @@ fn main() -> Result<ExitCode> {
             run(seeds, joined, threads.unwrap_or(cores), resume.as_deref(), failures)
         }
         Command::Scale { nodes, allocs, seed, json, svg } => {
+            let (nodes, allocs) = (usize::try_from(nodes)?, usize::try_from(allocs)?);
             scale(&ScalePlan { nodes, allocs, seed }, json, svg.as_deref())
         }
         Command::Replay { seed, joined, whole, log } => replay(seed, joined, whole, log),
