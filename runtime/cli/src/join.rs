@@ -49,11 +49,13 @@ pub(super) fn tls(to: &ClusterConfig) -> Result<Option<ClusterTls>, Stop> {
             "--servers names {many} servers: give at most {CLUSTER_SERVERS_MAX}"
         )));
     }
-    let lost = to.tls.is_some() || to.region() != "global" || to.node_class.is_some();
-    if to.servers.is_empty() && lost {
-        let why = "a cluster is described (TLS, region or node class) but no server is named: give --servers, \
-                   or client { servers = […] } in the configuration";
-        return Err(Stop::Wrong(why.to_owned()));
+    let given = to.given();
+    if to.servers.is_empty() && !given.is_empty() {
+        return Err(Stop::Wrong(format!(
+            "no server is named, and {} would have no effect: give --servers, or client {{ servers = […] }} \
+             in the configuration, or leave this out",
+            given.join(", ")
+        )));
     }
     let files = to.tls.clone().map(|tls| TlsFiles {
         authorities: tls.ca_file,

@@ -114,6 +114,24 @@ impl ClusterConfig {
     pub fn region(&self) -> &str {
         self.region.as_deref().unwrap_or("global")
     }
+
+    /// Keys that were given and mean something to a node of a cluster alone.
+    #[must_use]
+    pub fn given(&self) -> Vec<&'static str> {
+        let http = &self.http;
+        let keys = [
+            ("region", self.region() != "global"),
+            ("tls", self.tls.is_some()),
+            ("node_class", self.node_class.is_some()),
+            ("node_pool", self.node_pool.is_some()),
+            ("disable_remote_exec", self.disable_remote_exec),
+            ("bind_addr", http.bind_addr.is_some()),
+            ("ports", http.port.is_some()),
+            ("addresses", http.address.is_some()),
+            ("advertise", http.advertised.is_some()),
+        ];
+        keys.into_iter().filter(|(_, given)| *given).map(|(key, _)| key).collect()
+    }
 }
 
 /// A `tls` block. Files are PEM.

@@ -205,6 +205,27 @@ async fn a_joined_node_refuses_jobs_of_its_own_and_needs_a_place_for_what_it_is(
     wrong.said(2, &["is no address of a server"]);
 }
 
+#[tokio::test]
+async fn what_describes_a_node_of_a_cluster_is_refused_where_no_server_is_named() {
+    let dir = tempfile::tempdir().unwrap();
+    let (file, data) = (dir.path().join("agent.hcl"), dir.path().join("data"));
+    let [file_text, data] = [&file, &data].map(|path| path.to_str().unwrap());
+    for (key, text) in [
+        ("region", "region = \"eu\""),
+        ("node_class", "client {\n node_class = \"a\"\n}"),
+        ("node_pool", "client {\n node_pool = \"a\"\n}"),
+        ("disable_remote_exec", "client {\n disable_remote_exec = true\n}"),
+        ("bind_addr", "bind_addr = \"127.0.0.1\""),
+        ("ports", "ports {\n http = 5000\n}"),
+        ("addresses", "addresses {\n http = \"127.0.0.1\"\n}"),
+        ("advertise", "advertise {\n http = \"a.example\"\n}"),
+    ] {
+        std::fs::write(&file, text).unwrap();
+        let refused = ostler(["agent", "--data-dir", data, "--config", file_text]).await;
+        refused.said(2, &[&format!("no server is named, and {key} would have no effect")]);
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_node_whose_servers_are_configured_refuses_jobs_before_it_has_joined() {
     let config = "client {\n servers = [\"127.0.0.1:9\"]\n}\n";
