@@ -38,6 +38,8 @@ const CONNECTIONS_MAX: usize = 3;
 /// is not there, another one, registering first.
 const BACK: Duration =
     CLUSTER_RETRY_MAX.saturating_mul(2).saturating_add(CLUSTER_STEP_WALL_DEFAULT.saturating_mul(3));
+/// How soon after a disk works again everything that waited for it is on record.
+const WRITTEN: Duration = Duration::from_secs(60);
 /// How much later than it was asked to a heartbeat may come: the way of a call.
 const LATE: Duration = Duration::from_secs(1);
 
@@ -63,10 +65,15 @@ impl Watched {
         }
     }
 
-    fn look(&self, well_since: Option<Duration>) -> Result<(), String> {
+    fn look(
+        &self,
+        well_since: Option<Duration>,
+        works_since: Option<Duration>,
+    ) -> Result<(), String> {
         let now = self.world.time();
-        // While the disk refuses, one may be seen to end that never came on record, and is taken back.
-        let durable = self.disk.works();
+        // While the disk refuses, one may be seen to end that never came on record, and is taken back; so it
+        // may until what waited to be written is.
+        let durable = works_since.is_some_and(|since| now > since + WRITTEN);
         for alloc in self.control.allocs().iter().filter(|alloc| durable && alloc.phase.ended()) {
             let mut ended = self.ended.lock().unwrap_or_else(PoisonError::into_inner);
             ended.insert(alloc.allocation.id);
@@ -96,14 +103,16 @@ impl Watched {
 
 /// Look at them once a second, for as long as the runtime of the agent lives.
 pub(crate) async fn watch(watched: Watched) {
-    let (mut well_since, mut before) = (None, (0, 0));
+    let (mut well_since, mut works_since, mut before) = (None, None, (0, 0));
     loop {
         // What was wrong and is mended within a second counts, too: what was lost is waited for.
         let now = (watched.net.disturbed(), watched.servers.moods());
         let well = watched.net.is_well() && watched.servers.works() && now == before;
         before = now;
         well_since = if well { well_since.or(Some(watched.world.time())) } else { None };
-        if let Err(what) = watched.look(well_since) {
+        let works = watched.disk.works();
+        works_since = if works { works_since.or(Some(watched.world.time())) } else { None };
+        if let Err(what) = watched.look(well_since, works_since) {
             watched.world.lock().break_with(what);
             return;
         }
