@@ -13,7 +13,6 @@ use super::output;
 use super::start::StartError;
 use super::terminal::{Terminal, one_line, paint};
 use ostler_cluster::join_check::{JoinAsk, JoinFinding, can_join, join_check};
-use ostler_model::clock::Clock;
 use ostler_model::limits::CLUSTER_STEP_WALL_DEFAULT;
 use ostler_model::rng::Rng;
 
@@ -25,9 +24,9 @@ const RED: &str = "1;31";
 /// Go the way into the cluster, and say of each step how it went.
 pub(super) async fn check(args: &JoinCheckArgs, terminal: &Terminal) -> Result<Exit, Stop> {
     let ask = ask(args)?;
-    let (clock, rng) = (Clock::system(), Rng::system());
+    let rng = Rng::system();
     let (mut server, mut failed) = (String::new(), None);
-    let findings = join_check(&ask, &clock, &rng, |finding| {
+    let findings = join_check(&ask, &rng, |finding| {
         if !args.json && failed.is_none() {
             let text = text(finding, &mut server, terminal);
             failed = output::print(&text, terminal).err();

@@ -9,7 +9,7 @@
 use std::time::Duration;
 
 use ostler_model::causes;
-use ostler_model::clock::{Clock, Stopwatch};
+use ostler_model::clock::Stopwatch;
 use ostler_model::ids::NodeId;
 use ostler_model::limits::CLUSTER_ANSWER_BYTES_MAX;
 use ostler_model::rng::Rng;
@@ -112,7 +112,6 @@ type Failed = (String, Option<String>);
 /// Check every server, and then the way a node goes. `told` hears of each step as it ends.
 pub async fn join_check(
     ask: &JoinAsk,
-    clock: &Clock,
     rng: &Rng,
     mut told: impl FnMut(&JoinFinding),
 ) -> Vec<JoinFinding> {
@@ -126,7 +125,7 @@ pub async fn join_check(
     if let Some((server, calls)) = ready {
         let node = NodeId::new(rng.uuid());
         let mut way = Way { server, findings: &mut findings, told: &mut told };
-        way.live(ask, &calls, node, clock, rng).await;
+        way.live(ask, &calls, node, rng).await;
     }
     findings
 }
@@ -208,14 +207,7 @@ impl<T: FnMut(&JoinFinding)> Way<'_, T> {
     }
 
     /// Live as a node for a moment.
-    async fn live(
-        &mut self,
-        ask: &JoinAsk,
-        calls: &ServerCalls,
-        node: NodeId,
-        clock: &Clock,
-        rng: &Rng,
-    ) {
+    async fn live(&mut self, ask: &JoinAsk, calls: &ServerCalls, node: NodeId, rng: &Rng) {
         let registered = async {
             let made_up = made_up_node(ask, node, rng);
             let beat = calls.register(made_up).await.map_err(|error| {
@@ -231,7 +223,7 @@ impl<T: FnMut(&JoinFinding)> Way<'_, T> {
             return;
         }
         let beaten = async {
-            let beat = calls.update_status(node, NodeStatus::Initializing, clock.now()).await;
+            let beat = calls.update_status(node, NodeStatus::Initializing).await;
             let within = beat.map_err(called)?.within;
             Ok(((), format!("the next one is due within {:.1} s", within.as_secs_f64())))
         };
@@ -240,7 +232,7 @@ impl<T: FnMut(&JoinFinding)> Way<'_, T> {
             let gone = calls.deregister(node).await;
             if gone.is_err() {
                 // It is down at once, and collected with other nodes that are.
-                let _tried = calls.update_status(node, NodeStatus::Down, clock.now()).await;
+                let _tried = calls.update_status(node, NodeStatus::Down).await;
             }
             let advice =
                 format!("remove {node} by hand, or leave it: it is down and takes no work");

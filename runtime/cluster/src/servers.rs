@@ -10,9 +10,9 @@ use std::time::Duration;
 use ostler_model::ids::{AllocId, NodeId};
 use ostler_model::limits::{CLUSTER_BLOCK_GRACE, CLUSTER_BLOCK_WALL, CLUSTER_TEXT_BYTES_MAX};
 use ostler_model::shown::shown;
-use ostler_model::time::Timestamp;
 
 use super::caller::{Caller, ServerCallError};
+use super::credentials::signing_key;
 use super::msgpack::Value;
 use super::rpc::{field, map, text};
 use ostler_model::server_address::ServerAddress;
@@ -128,16 +128,11 @@ impl ServerCalls {
         &self,
         node: NodeId,
         status: NodeStatus,
-        now: Timestamp,
     ) -> Result<Heartbeat, ServerCallError> {
         const METHOD: &str = "Node.UpdateStatus";
-        let seconds = now.nanos() / 1_000_000_000;
-        let fields = [
-            ("NodeID", node.to_string().into()),
-            ("Status", status.word().into()),
-            ("UpdatedAt", seconds.into()),
-        ];
-        heartbeat(METHOD, &self.call(METHOD, fields).await?)
+        let key = signing_key(&self.token).map(|key| ("IdentitySigningKeyID", key.into()));
+        let fields = [("NodeID", node.to_string().into()), ("Status", status.word().into())];
+        heartbeat(METHOD, &self.call(METHOD, fields.into_iter().chain(key)).await?)
     }
 
     /// Every allocation of the node, when the servers are past `index`. They hold the question until then, or for the time of [`CLUSTER_BLOCK_WALL`].
@@ -246,6 +241,25 @@ impl ServerCalls {
         self.call("Node.EmitEvents", [("NodeEvents", events)]).await.map(drop)
     }
 
+    /// The token of this secret; nothing is in the answer where there is none.
+    ///
+    /// # Errors
+    /// When the call fails: also when the servers control no access.
+    pub async fn token(&self, secret: &str) -> Result<Value, ServerCallError> {
+        let fields = [("SecretID", secret.into()), ("AllowStale", true.into())];
+        self.call("ACL.ResolveToken", fields).await
+    }
+
+    /// Policies of the token that these calls show.
+    ///
+    /// # Errors
+    /// When the call fails: also when one is not of the token, or the servers control no access.
+    pub async fn policies(&self, names: &[String]) -> Result<Value, ServerCallError> {
+        let names = names.iter().map(|name| name.as_str().into()).collect();
+        let fields = [("Names", Value::Array(names)), ("AllowStale", true.into())];
+        self.call("ACL.GetPolicies", fields).await
+    }
+
     /// Have this node forgotten. Where access is controlled it takes a token that may write nodes.
     ///
     /// # Errors
@@ -254,21 +268,22 @@ impl ServerCalls {
         self.call("Node.Deregister", [("NodeID", node.to_string().into())]).await.map(drop)
     }
 
-    async fn call<const N: usize>(
+    async fn call<'a>(
         &self,
         method: &str,
-        fields: [(&str, Value); N],
+        fields: impl IntoIterator<Item = (&'a str, Value)>,
     ) -> Result<Value, ServerCallError> {
         self.call_for(method, fields, self.wall).await
     }
 
-    async fn call_for<const N: usize>(
+    async fn call_for<'a>(
         &self,
         method: &str,
-        fields: [(&str, Value); N],
+        fields: impl IntoIterator<Item = (&'a str, Value)>,
         wall: Duration,
     ) -> Result<Value, ServerCallError> {
         // What is not in a request is empty to the server. Heartbeats are most of what an idle node sends.
+        let fields: Vec<_> = fields.into_iter().collect();
         let token = Some(("AuthToken", self.token.as_str().into()));
         // A request has each field once.
         let given = fields.iter().any(|(field, _)| *field == "AuthToken");

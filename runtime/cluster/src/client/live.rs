@@ -111,9 +111,7 @@ async fn register(client: &Client, told: &Told) -> Result<Heartbeat, Failed> {
     let node = described::node(&told.view, &facts);
     let token = client.credentials().to_register().to_owned();
     let registered = calls(client).await?.showing(&token).register(node).await;
-    if let Err(error) = &registered
-        && error.to_string().to_lowercase().contains("permission denied")
-    {
+    if registered.as_ref().is_err_and(is_not_permitted) {
         let refused = client.credentials().refused();
         keep(client, refused).await;
     }
@@ -123,8 +121,21 @@ async fn register(client: &Client, told: &Told) -> Result<Heartbeat, Failed> {
 }
 
 async fn beat(client: &Client) -> Result<Heartbeat, Failed> {
-    let now = client.options.clock.now();
-    Ok(calls(client).await?.update_status(client.id, NodeStatus::Ready, now).await?)
+    let calls = calls(client).await?;
+    let beat = async || {
+        let token = client.credentials().to_beat().to_owned();
+        calls.clone().showing(&token).update_status(client.id, NodeStatus::Ready).await
+    };
+    match beat().await {
+        Err(error) if is_not_permitted(&error) && client.credentials().beat_refused() => {
+            Ok(beat().await?)
+        }
+        beaten => Ok(beaten?),
+    }
+}
+
+fn is_not_permitted(error: &ServerCallError) -> bool {
+    error.to_string().to_lowercase().contains("permission denied")
 }
 
 /// Put how this node stands with the servers on record, where that has changed.

@@ -12,7 +12,7 @@ use crate::support::system::eventually;
 /// What is asked, and how ours differs.
 const ASKED: [(&str, &[Known]); 7] = [
     ("Node.Register", REGISTER),
-    ("Node.UpdateStatus", &[COMMON, NO_EVENT]),
+    ("Node.UpdateStatus", &[COMMON, NO_EVENT, (OF_SERVERS, LACKED, &["UpdatedAt"])]),
     ("Node.GetClientAllocs", QUERY),
     ("Alloc.GetAllocs", QUERY),
     ("Node.UpdateAlloc", UPDATE),
