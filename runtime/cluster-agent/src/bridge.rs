@@ -133,7 +133,7 @@ pub(crate) async fn stream(asked: &AskedAgent, mut stream: Stream) -> io::Result
         return stream.close().await;
     }
     if method == exec::METHOD {
-        return exec::serve(agent, asked.remote_exec, stream, reader).await;
+        return exec::serve(asked, stream, reader).await;
     }
     let request = next_value(&mut stream, &mut reader).await?;
     let Some(path) = streamed(&method, &request) else {

@@ -11,7 +11,6 @@ use std::io;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use futures_util::io::{AsyncReadExt, AsyncWriteExt};
-use ostler_agent::AgentHandle;
 use ostler_agent::session::{QUEUE_MAX, SessionInput, SessionOutput, drive};
 use ostler_cluster::msgpack::{Value, ValueReader};
 use ostler_cluster::rpc::{bytes, field, text};
@@ -19,11 +18,15 @@ use ostler_cluster::session::Stream;
 use ostler_model::causes;
 use ostler_model::clock;
 use ostler_model::ids::{AllocId, TaskName};
-use ostler_model::limits::{CLUSTER_EXEC_SIGN_PERIOD, EXEC_ARGUMENTS_MAX};
+use ostler_model::limits::{
+    CLUSTER_EXEC_REASON_BYTES_MAX, CLUSTER_EXEC_SIGN_PERIOD, EXEC_ARGUMENTS_MAX,
+};
 use ostler_model::session::{ExecCommand, ExecSession, TerminalSize};
+use ostler_model::shown::{REST_BYTES_MAX, cut};
 use serde_json::json;
 use tokio::sync::mpsc;
 
+use super::AskedAgent;
 use super::bridge::{later_value, next_value, send, wrapped};
 
 /// The call that this answers.
@@ -34,26 +37,25 @@ type Refusal = (String, u16);
 
 /// Answer the call: its header was read and taken.
 pub(crate) async fn serve(
-    agent: &AgentHandle,
-    allowed: bool,
+    asked_agent: &AskedAgent,
     mut stream: Stream,
     mut reader: ValueReader,
 ) -> io::Result<()> {
     let request = next_value(&mut stream, &mut reader).await?;
     let session = match asked(&request) {
-        _ if !allowed => Err((
-            "Permission denied: the configuration of this node lets nobody run \
-                               commands inside tasks (client { disable_remote_exec })"
+        _ if !asked_agent.remote_exec => Err((
+            "Permission denied: this node lets nobody run commands inside tasks \
+             (client { disable_remote_exec })"
                 .to_owned(),
             403,
         )),
-        Ok(asked) => begin(agent, asked).await,
+        Ok(asked) => begin(asked_agent, asked).await,
         Err(refusal) => Err(refusal),
     };
     let session = match session {
         Ok(session) => session,
         Err(refusal) => {
-            send(&mut stream, &wrapped(Err(refusal))).await?;
+            send(&mut stream, &refused(refusal)).await?;
             return stream.close().await;
         }
     };
@@ -92,16 +94,29 @@ pub(crate) async fn serve(
         () = async { heard.await; std::future::pending().await } => return Ok(()),
     };
     if let Err(why) = driven {
-        send(&mut writes, &wrapped(Err((why, 500)))).await?;
+        send(&mut writes, &refused((why, 500))).await?;
     }
     writes.close().await
+}
+
+/// As far as who asked can read it; the log has all.
+fn refused((why, status): Refusal) -> Value {
+    tracing::info!(why, "a command inside a task is refused, or cannot go on");
+    let why = match why.len() > CLUSTER_EXEC_REASON_BYTES_MAX {
+        true => cut(why, CLUSTER_EXEC_REASON_BYTES_MAX.saturating_sub(REST_BYTES_MAX)),
+        false => why,
+    };
+    wrapped(Err((why, status)))
 }
 
 /// What is asked for.
 pub(crate) struct Asked {
     alloc: AllocId,
     task: TaskName,
-    command: ExecCommand,
+    /// What who asks shows; may be empty.
+    token: String,
+    argv: Vec<String>,
+    terminal: Option<TerminalSize>,
 }
 
 pub(crate) fn asked(request: &Value) -> Result<Asked, Refusal> {
@@ -125,18 +140,20 @@ pub(crate) fn asked(request: &Value) -> Result<Asked, Refusal> {
     let argv = words.collect::<Option<Vec<_>>>();
     let argv = argv.ok_or_else(|| refused("a word of the command is not text"))?;
     let tty = field(request, "Tty").and_then(Value::as_bool).unwrap_or(false);
-    // Servers have checked that who asks may run commands inside tasks. Whether also on the node itself is
-    // for the node to ask, which this one cannot yet: where there is a token, it does not let them.
-    let on_node = given("AuthToken").is_none();
     let terminal = tty.then(TerminalSize::default);
-    Ok(Asked { alloc, task, command: ExecCommand { argv, terminal, on_node } })
+    let token = given("AuthToken").unwrap_or_default().to_owned();
+    Ok(Asked { alloc, task, token, argv, terminal })
 }
 
-async fn begin(agent: &AgentHandle, asked: Asked) -> Result<ExecSession, Refusal> {
-    let Asked { alloc, task, command } = asked;
-    if agent.alloc(alloc).is_none() {
-        return Err((format!("Unknown allocation \"{alloc}\""), 404));
-    }
+async fn begin(to: &AskedAgent, asked: Asked) -> Result<ExecSession, Refusal> {
+    let Asked { alloc, task, token, argv, terminal } = asked;
+    let agent = &to.agent;
+    let view = agent.alloc(alloc);
+    let view = view.ok_or_else(|| (format!("Unknown allocation \"{alloc}\""), 404))?;
+    // Servers have checked that who asks may run commands inside tasks. Whether also on the node itself is
+    // for the node to ask.
+    let on_node = to.others.may_exec_on_node(&token, &view.allocation.job.namespace).await;
+    let command = ExecCommand { argv, terminal, on_node };
     let session = agent.exec_alloc(alloc, &task, command).await;
     session.map_err(|error| (causes::chain(&error), 500))
 }
@@ -197,9 +214,9 @@ mod tests {
     #[test]
     fn a_request_is_a_command_and_what_is_wrong_with_it_is_said() {
         let asked_for = asked(&request(&[("Tty", true.into())])).unwrap_or_else(|_| panic!());
-        assert_eq!(asked_for.command.argv, ["sh"]);
-        assert_eq!(asked_for.command.terminal, Some(TerminalSize::default()));
-        assert!(asked_for.command.on_node);
+        assert_eq!(asked_for.argv, ["sh"]);
+        assert_eq!(asked_for.terminal, Some(TerminalSize::default()));
+        assert_eq!(asked_for.token, "");
         for (wrong, status) in [
             (("AllocID", "".into()), 400),
             (("AllocID", "x".into()), 404),
@@ -214,9 +231,16 @@ mod tests {
     }
 
     #[test]
-    fn who_shows_a_token_is_not_let_onto_the_node_itself() {
-        let asked_for = asked(&request(&[("AuthToken", "secret".into())]));
-        assert!(asked_for.is_ok_and(|asked| !asked.command.on_node));
+    fn a_reason_is_no_longer_than_the_way_to_who_asked_takes() {
+        let said = |why: &str| {
+            let frame = refused((why.to_owned(), 500));
+            field(field(&frame, "Error").unwrap(), "Message").and_then(text).unwrap().to_owned()
+        };
+        assert_eq!(said(&"x".repeat(123)), "x".repeat(123));
+        for long in [124, 125, 10_000] {
+            let cut = said(&"ö".repeat(long));
+            assert!(cut.len() <= 123 && cut.starts_with("öö"), "{} bytes", cut.len());
+        }
     }
 
     #[test]

@@ -54,6 +54,8 @@ pub struct JoinOptions {
 struct AskedAgent {
     agent: AgentHandle,
     remote_exec: bool,
+    /// Ask servers what who asks may do.
+    others: ClusterNodes,
 }
 
 /// Be a node of the cluster until `ended`.
@@ -67,8 +69,8 @@ pub async fn run(agent: AgentHandle, options: JoinOptions, ended: CancellationTo
     let node = Arc::new(AgentNode(agent.clone()));
     let servers = Arc::new(TcpDoor { tls });
     let disks = Arc::new(HttpDisks { tls: node_tls.clone().map(Arc::new) });
+    let asked = Arc::new(AskedAgent { agent: agent.clone(), remote_exec, others: others.clone() });
     let doors = ClusterDoors { servers, disks, arrived, others, serves };
-    let asked = Arc::new(AskedAgent { agent: agent.clone(), remote_exec });
     let answer = async {
         while let Some(arrivals) = arrivals.recv().await {
             asked::run(&asked, arrivals).await;

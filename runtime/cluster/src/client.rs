@@ -12,6 +12,7 @@
 //! Who runs them is told of each new connection's streams that servers open, to answer what they ask.
 //! While no server is there, what runs goes on; what happened meanwhile is told when one is.
 
+mod access;
 mod events;
 mod follow;
 mod links;

@@ -7,6 +7,7 @@
 //! ```
 //! Start with [`Session`](session::Session).
 
+mod access;
 pub mod assigned;
 pub mod caller;
 pub mod client;

@@ -29,6 +29,11 @@ const ENVELOPE: [&str; 14] = [
     "IdempotencyToken",
 ];
 
+/// Read `text` as JSON. `None` when it is none; the reason is in `sink`.
+pub(super) fn value(text: &str, sink: &mut Sink) -> Option<Value> {
+    reader::read(text, sink)
+}
+
 /// Read `text` as JSON: the job as the block it would be in HCL. `None` when there is no job in it;
 /// the reason is in `sink`.
 pub(super) fn read(text: &str, sink: &mut Sink) -> Option<Block> {

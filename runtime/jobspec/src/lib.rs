@@ -12,6 +12,7 @@
 //! Everything here is untrusted: sizes, nesting and what expressions may produce are bounded, nothing
 //! panics and nothing is skipped in silence. What Nomad has and Ostler does not is an error that says so.
 
+pub mod access;
 mod agent_config;
 pub mod suggest;
 pub mod units;

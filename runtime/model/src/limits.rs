@@ -30,6 +30,8 @@ pub const MIB: u64 = 1024 * KIB;
 
 /// Largest job file read, bytes. A job of a thousand tasks is below 1 MiB; parsing cost is linear.
 pub const JOB_FILE_BYTES_MAX: u64 = 2 * MIB;
+/// Largest access policy of a server that is read, bytes. One that names a hundred namespaces is below 20 KiB.
+pub const ACCESS_POLICY_BYTES_MAX: u64 = 256 * 1_024;
 /// Largest agent configuration read, bytes. A node with a hundred plugins is below 100 KiB.
 pub const CONFIG_FILE_BYTES_MAX: u64 = MIB;
 /// Deepest nesting of blocks and expressions in a job file. Nomad's own files reach 8.

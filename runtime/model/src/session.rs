@@ -20,8 +20,8 @@ pub struct ExecCommand {
     pub argv: Vec<String>,
     /// With a terminal of this size.
     pub terminal: Option<TerminalSize>,
-    /// Also inside a task that sees the node's own file system, where the command does too.
-    pub on_node: bool,
+    /// Also inside a task that sees the node's own files, where the command does too; else why not.
+    pub on_node: Result<(), String>,
 }
 
 /// What a driver says is to be run inside a task.

@@ -23,6 +23,7 @@ mod api_streams;
 mod architecture;
 mod bad_input;
 mod cluster;
+mod cluster_access;
 mod cluster_commands;
 mod cluster_deploy;
 mod cluster_disk;

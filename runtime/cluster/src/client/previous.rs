@@ -43,7 +43,7 @@ impl ClusterNodes {
     }
 
     /// The client, once the node has joined.
-    async fn client(&self) -> Arc<Client> {
+    pub(super) async fn client(&self) -> Arc<Client> {
         let mut joined = self.0.subscribe();
         loop {
             let client = joined.borrow_and_update().upgrade();

@@ -367,8 +367,8 @@ pub async fn signal(scope: &TaskScope, run: &Run, signal: String) -> Result<(), 
     bounded(scope, (&*driver, &*context), "signal", call).await
 }
 
-const NOT_ON_NODE: &str = "the task sees the node's own file system, and who asked for a command inside it \
-                           is not known to be allowed that";
+/// Who asks from far away reads no more than some hundred bytes.
+const NOT_ON_NODE: &str = "the task is not isolated";
 
 /// Run a command inside the task: what exactly its driver says, and the host runs it.
 ///
@@ -385,8 +385,8 @@ pub async fn exec(
         return Err(PluginCallError::NotReady { name: scope.task.driver.to_string(), reason });
     };
     let capabilities = driver.capabilities();
-    if !on_node && capabilities.fs_isolation == FsIsolation::None {
-        return Err(PluginCallError::PermissionDenied(NOT_ON_NODE.to_owned()));
+    if let (Err(why), FsIsolation::None) = (on_node, capabilities.fs_isolation) {
+        return Err(PluginCallError::PermissionDenied(format!("{NOT_ON_NODE}: {why}")));
     }
     if !capabilities.exec {
         let what = format!("driver {} runs no commands inside its tasks", scope.task.driver);

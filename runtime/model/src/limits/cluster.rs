@@ -50,6 +50,11 @@ pub const CLUSTER_TELL_WALL: Duration = Duration::from_secs(60);
 /// How long after a call that was not answered what it told may be carried out still: servers wait 30 s for
 /// room in their log, after 5 s for a leader. What is told meanwhile is told once more after that.
 pub const CLUSTER_DOUBT_WALL: Duration = Duration::from_secs(60);
+/// Longest reason for which a command inside a task is refused, bytes: it travels as the reason for which a
+/// WebSocket is closed, which has no more (RFC 6455, 5.5).
+pub const CLUSTER_EXEC_REASON_BYTES_MAX: usize = 123;
+/// Longest wait for the servers to say what a token allows: somebody waits for it.
+pub const CLUSTER_ACCESS_WALL: Duration = Duration::from_secs(20);
 /// Longest request of a server, bytes: ids and names.
 pub const CLUSTER_ASKED_BYTES_MAX: usize = 64 * 1_024;
 /// Longest wait for a request of a server to be carried out, and for its first byte.

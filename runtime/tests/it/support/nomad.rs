@@ -20,6 +20,8 @@ pub struct NomadServer {
     http: u16,
     pub rpc: u16,
     serf: u16,
+    /// What is shown to it; empty: nothing.
+    pub token: String,
     agent: NomadAgent,
 }
 
@@ -114,7 +116,7 @@ impl NomadServer {
             );
             let mut agent = NomadAgent::new(&program, &[text, more.to_owned()]);
             agent.start();
-            servers.push(Self { http, rpc, serf, agent });
+            servers.push(Self { http, rpc, serf, token: String::new(), agent });
         }
         for server in &servers {
             server.until("a leader", "/v1/status/leader", leads).await;
@@ -160,6 +162,7 @@ impl NomadServer {
     pub fn command(&self, args: &[&str]) -> tokio::process::Command {
         let mut command = tokio::process::Command::new(&self.agent.program);
         command.args(args).env("NOMAD_ADDR", self.address()).kill_on_drop(true);
+        command.env("NOMAD_TOKEN", &self.token);
         command
     }
 
@@ -233,7 +236,8 @@ impl NomadServer {
             let mut stream = tokio::net::TcpStream::connect(("127.0.0.1", self.http)).await.ok()?;
             let length = body.len();
             let request = format!(
-                "{method} {path} HTTP/1.0\r\nHost: nomad\r\nContent-Length: {length}\r\n\r\n{body}"
+                "{method} {path} HTTP/1.0\r\nHost: nomad\r\nX-Nomad-Token: {}\r\nContent-Length: {length}\r\n\r\n{body}",
+                self.token
             );
             stream.write_all(request.as_bytes()).await.ok()?;
             let mut answer = Vec::new();

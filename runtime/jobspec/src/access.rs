@@ -1,0 +1,189 @@
+//! Nomad's access policies. A node reads of them what they say of namespaces.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+
+use ostler_model::limits::ACCESS_POLICY_BYTES_MAX;
+
+use crate::diagnostic::{Diagnostics, Sink, shown};
+use crate::tree::{Body, Item, Key, Value, ValueKind};
+use crate::{Syntax, hcl, json, text};
+
+/// What a policy says of one namespace.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NamespaceRule {
+    /// Its name; with `*` in it, those that it fits.
+    pub namespace: String,
+    /// Single capabilities that are named. Those that stand behind a word (`policy = "write"`) are not listed.
+    pub capabilities: BTreeSet<String>,
+    /// Everything is refused there.
+    pub denied: bool,
+}
+
+/// Read the rules of a policy, HCL or its JSON form. What they say of anything but namespaces is passed over.
+///
+/// # Errors
+/// Everything in the way, with places; never empty. Such a policy allows nothing.
+pub fn namespace_rules(policy: &str) -> Result<Vec<NamespaceRule>, Diagnostics> {
+    let file = Path::new("the policy");
+    let read = text::whole(
+        policy.as_bytes(),
+        file,
+        ACCESS_POLICY_BYTES_MAX,
+        "the policy",
+        |text, sink| {
+            let body = match Syntax::guess(text, file) {
+                Syntax::Hcl => hcl::read(text, sink)?,
+                Syntax::Json => Body::of(members(json::value(text, sink)?, sink)?),
+            };
+            let namespaces = body.items.into_iter().filter(|item| item.key().name == "namespace");
+            Some(namespaces.flat_map(|item| of_item(item, sink)).collect())
+        },
+    );
+    read.map(|(rules, _, _)| rules)
+}
+
+fn members(value: Value, sink: &mut Sink) -> Option<Vec<(Key, Value)>> {
+    match value.kind {
+        ValueKind::Object(members) => Some(members),
+        kind => sink.refuse(value.span, format!("an object is needed, not {}", kind.describe())),
+    }
+}
+
+/// Objects one after another: one, or a list of them, as HCL writes a block in JSON.
+fn objects(value: Value, sink: &mut Sink) -> Vec<Vec<(Key, Value)>> {
+    let all = match value.kind {
+        ValueKind::List(items) => items,
+        kind => vec![Value { kind, span: value.span }],
+    };
+    all.into_iter().filter_map(|value| members(value, sink)).collect()
+}
+
+fn of_item(item: Item, sink: &mut Sink) -> Vec<NamespaceRule> {
+    match item {
+        Item::Block(block) => {
+            let [name] = block.labels.as_slice() else {
+                sink.error(block.key.span, "a namespace has one name");
+                return Vec::new();
+            };
+            let said = block.body.items.into_iter().filter_map(|item| match item {
+                Item::Attribute(attribute) => Some((attribute.key, attribute.value)),
+                // What it says of variables, for example.
+                Item::Block(_) => None,
+            });
+            vec![rule(name, said, sink)]
+        }
+        Item::Attribute(attribute) => {
+            let named = objects(attribute.value, sink).into_iter().flatten().collect::<Vec<_>>();
+            let mut rules = Vec::new();
+            for (name, value) in named {
+                for said in objects(value, sink) {
+                    rules.push(rule(&name, said, sink));
+                }
+            }
+            rules
+        }
+    }
+}
+
+fn rule(
+    name: &Key,
+    said: impl IntoIterator<Item = (Key, Value)>,
+    sink: &mut Sink,
+) -> NamespaceRule {
+    let (mut capabilities, mut denied) = (BTreeSet::new(), false);
+    for (key, value) in said {
+        match key.name.as_str() {
+            "policy" => denied |= text_of(value, sink).is_some_and(|word| word == "deny"),
+            "capabilities" => {
+                let ValueKind::List(items) = value.kind else {
+                    sink.error(
+                        value.span,
+                        format!("capabilities of {} are no list", shown(&name.name)),
+                    );
+                    continue;
+                };
+                capabilities.extend(items.into_iter().filter_map(|item| text_of(item, sink)));
+            }
+            _ => {}
+        }
+    }
+    denied |= capabilities.contains("deny");
+    NamespaceRule { namespace: name.name.clone(), capabilities, denied }
+}
+
+fn text_of(value: Value, sink: &mut Sink) -> Option<String> {
+    match value.kind {
+        ValueKind::Text(text) => Some(text),
+        kind => sink.refuse(value.span, format!("a text is needed, not {}", kind.describe())),
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "tests")]
+mod tests {
+    use super::*;
+
+    fn rule(namespace: &str, capabilities: &[&str], denied: bool) -> NamespaceRule {
+        let capabilities = capabilities.iter().map(|&one| one.to_owned()).collect();
+        NamespaceRule { namespace: namespace.to_owned(), capabilities, denied }
+    }
+
+    #[test]
+    fn what_is_said_of_namespaces_is_read_and_the_rest_passed_over() {
+        let policy = r#"
+            # Who operates.
+            namespace "default" {
+              policy = "write"
+              capabilities = ["alloc-node-exec", "read-logs"]
+              variables {
+                path "*" {
+                  capabilities = ["write"]
+                }
+              }
+            }
+            namespace "dev-*" { policy = "deny" }
+            namespace "x" { capabilities = ["deny"] }
+            node { policy = "read" }
+            host_volume "*" { policy = "write" }
+        "#;
+        let expected = [
+            rule("default", &["alloc-node-exec", "read-logs"], false),
+            rule("dev-*", &[], true),
+            rule("x", &["deny"], true),
+        ];
+        assert_eq!(namespace_rules(policy).unwrap(), expected);
+        assert_eq!(namespace_rules("").unwrap(), []);
+    }
+
+    #[test]
+    fn both_json_forms_say_the_same() {
+        let expected = [rule("default", &["alloc-node-exec"], false)];
+        let said = r#"{"policy": "read", "capabilities": ["alloc-node-exec"]}"#;
+        for policy in [
+            format!(r#"{{"namespace": {{"default": {said}}}}}"#),
+            format!(r#"{{"namespace": [{{"default": [{said}]}}], "agent": {{"policy": "read"}}}}"#),
+        ] {
+            assert_eq!(namespace_rules(&policy).unwrap(), expected, "{policy}");
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_read_is_an_error_and_no_rule() {
+        for policy in [
+            "namespace \"a\" {",
+            "namespace { policy = \"read\" }",
+            "namespace \"a\" \"b\" { policy = \"read\" }",
+            "namespace \"a\" { policy = 7 }",
+            "namespace \"a\" { capabilities = \"alloc-node-exec\" }",
+            "namespace \"a\" { capabilities = [[\"alloc-node-exec\"]] }",
+            "namespace = \"a\"",
+            "[]",
+            "{\"namespace\": 7}",
+        ] {
+            assert!(namespace_rules(policy).is_err(), "{policy}");
+        }
+        let long = format!("# {}", "x".repeat(usize::try_from(ACCESS_POLICY_BYTES_MAX).unwrap()));
+        assert!(namespace_rules(&long).is_err());
+    }
+}
