@@ -8,9 +8,8 @@
 //!                                                  └─► examples/bin/*.wasm   for people; best effort
 //! ```
 //!
-//! The code of the built-in plugins is made by another nested cargo, with the engine that the agent has:
-//! one build of it serves all outer profiles, where one as a build dependency would be built anew for
-//! each set of features.
+//! The code of the built-in plugins is made with the engine that the agent has, which is a build dependency
+//! for it. In a build without optimisation it is the very one that the agent is linked with: see `Cargo.toml`.
 //!
 //! The nested target directory must not be the outer one: both cargos would wait for its lock.
 
@@ -21,6 +20,9 @@ use std::fs;
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Output};
+
+use ostler_engine::{EngineKind, Format, ahead};
+use ostler_model::digest::Digest;
 
 const WASIP1: &str = "wasm32-wasip1";
 const WASIP2: &str = "wasm32-wasip2";
@@ -92,10 +94,6 @@ const SOURCES: &[&str] = &[
     "guest-sdk/src",
     "wit",
     "runtime/guests/build.rs",
-    "Cargo.lock",
-    "runtime/engine",
-    "runtime/model/Cargo.toml",
-    "runtime/model/src",
 ];
 
 fn main() -> ExitCode {
@@ -131,7 +129,6 @@ fn build() -> Result<(), String> {
         compile(&examples, &target_dir, target, of_target.map(|guest| guest.package))?;
     }
     let bin = examples.join("bin");
-    let mut builtin = Vec::new();
     for guest in wanted {
         let file = format!("{}.wasm", guest.name);
         let built = target_dir.join(guest.target).join("release");
@@ -139,12 +136,12 @@ fn build() -> Result<(), String> {
         let bytes = fs::read(&built).map_err(|error| cannot("read", &built, &error))?;
         install(&bytes, &out.join(&file))?;
         if guest.is_builtin() {
-            builtin.push(out.join(&file));
+            precompile(&out.join(&file))?;
         }
         // A read-only checkout has no examples/bin; nothing of the build needs it.
         let _ = install(&bytes, &bin.join(&file));
     }
-    precompile(repository, &target_dir, &builtin)
+    Ok(())
 }
 
 /// `<target>/guests`, found from `OUT_DIR` = `<target>/<profile>/build/<crate>/out`; shared by all
@@ -189,20 +186,27 @@ fn compile(
     Err(message)
 }
 
-/// Beside each of these files its compiled code; nothing in it for an architecture that is not this
-/// machine's.
-fn precompile(repository: &Path, target_dir: &Path, files: &[PathBuf]) -> Result<(), String> {
-    let mut cargo = nested(&variable("CARGO")?);
-    cargo.current_dir(repository).args(["run", "--quiet", "--locked", "--bin", "precompile"]);
-    cargo.args(["--profile", "precompile"]);
-    cargo.args(["--package", "ostler-engine", "--features", "precompile", "--target-dir"]);
-    cargo.arg(target_dir).arg("--").arg(variable("CARGO_CFG_TARGET_ARCH")?).args(files);
-    let output = run(&mut cargo)?;
-    if output.status.success() {
+/// Beside the file its code, for any processor of this machine's architecture; nothing in it for another
+/// one: agents there compile for themselves.
+fn precompile(path: &Path) -> Result<(), String> {
+    let own = variable("CARGO_CFG_TARGET_ARCH")? == env::consts::ARCH;
+    let failed = |error: &dyn std::fmt::Display| {
+        format!("{} cannot be compiled for this machine: {error:#}", path.display())
+    };
+    let wasm = fs::read(path).map_err(|error| failed(&error))?;
+    let (kind, format) = (EngineKind::Plugin, Format::Component);
+    let to = path.with_extension("code");
+    // What is there and fits keeps its time, so that nothing is built again for it.
+    let there = fs::read(&to).ok();
+    let fits = |code: &[u8]| ahead::artefact(code, Digest::of(&wasm), kind, format).is_some();
+    if there.is_some_and(|code| if own { fits(&code) } else { code.is_empty() }) {
         return Ok(());
     }
-    let said = String::from_utf8_lossy(&output.stderr);
-    Err(format!("the built-in plugins cannot be compiled for this machine:\n{said}"))
+    let code = match own {
+        true => ahead::make(&wasm, kind, format).map_err(|error| failed(&error))?,
+        false => Vec::new(),
+    };
+    fs::write(to, code).map_err(|error| failed(&error))
 }
 
 /// A command without what the outer build set for its own crates: flags, wrappers and directories
