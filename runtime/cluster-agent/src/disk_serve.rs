@@ -26,12 +26,13 @@ use ostler_cluster::dial::Socket;
 use ostler_lifecycle::alloc::AllocPhase;
 use ostler_lifecycle::alloc::snapshot::{PackError, pack};
 use ostler_model::causes;
-use ostler_model::clock;
+use ostler_model::clock::{self, Stopwatch};
 use ostler_model::ids::{AllocId, TaskName};
 use ostler_model::limits::{
     API_ACCEPT_PAUSE, DISK_SERVED_AT_ONCE_MAX, DISK_SERVED_CONNECTIONS_MAX, DISK_SERVED_END_WALL,
-    DISK_SERVED_HEAD_BYTES_MAX, DISK_SERVED_HEAD_WALL, DISK_SERVED_HEADERS_MAX, DISK_SERVED_RETRY,
-    DISK_SERVED_WRITE_WALL, MOVED_PIECE_BYTES, MOVED_PIECES_WAITING_MAX,
+    DISK_SERVED_FULL_SAID, DISK_SERVED_HEAD_BYTES_MAX, DISK_SERVED_HEAD_WALL,
+    DISK_SERVED_HEADERS_MAX, DISK_SERVED_RETRY, DISK_SERVED_WRITE_WALL, MOVED_PIECE_BYTES,
+    MOVED_PIECES_WAITING_MAX,
 };
 use ostler_model::ports::BoxFuture;
 use tokio::net::{TcpListener, TcpStream};
@@ -42,6 +43,7 @@ use tokio_rustls::TlsAcceptor;
 
 use super::disk_asked::{asked, may_have};
 use super::disk_fetch::TOKEN;
+use super::disk_peers::Peers;
 
 /// What of an allocation may be sent.
 pub(crate) struct EndedDisk {
@@ -104,6 +106,7 @@ async fn serve(server: DiskServer, listener: TcpListener, served: watch::Sender<
     let server = Arc::new(server);
     let places = Arc::new(Semaphore::new(DISK_SERVED_CONNECTIONS_MAX));
     let sending = Arc::new(Semaphore::new(DISK_SERVED_AT_ONCE_MAX));
+    let (peers, mut full) = (Peers::default(), None::<Stopwatch>);
     let mut connections = JoinSet::new();
     loop {
         let (stream, from) = match listener.accept().await {
@@ -116,7 +119,14 @@ async fn serve(server: DiskServer, listener: TcpListener, served: watch::Sender<
         };
         while connections.try_join_next().is_some() {}
         // One too many is closed: whoever fetches tries again.
-        let Ok(place) = Arc::clone(&places).try_acquire_owned() else { continue };
+        let place = peers.enter(from.ip()).zip(Arc::clone(&places).try_acquire_owned().ok());
+        let Some(place) = place else {
+            if full.as_ref().is_none_or(|said| said.elapsed() > DISK_SERVED_FULL_SAID) {
+                full = Some(Stopwatch::start());
+                tracing::warn!(%from, "too many connections for disks: those of this node find no place");
+            }
+            continue;
+        };
         let (server, sending) = (Arc::clone(&server), Arc::clone(&sending));
         connections.spawn(async move {
             let _place = place;

@@ -12,6 +12,7 @@ mod asked;
 mod bridge;
 mod disk_asked;
 mod disk_fetch;
+mod disk_peers;
 mod disk_serve;
 mod exec;
 pub mod fuzz;

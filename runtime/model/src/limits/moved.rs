@@ -52,6 +52,10 @@ pub const DISK_FETCH_JOINED_WALL: Duration = Duration::from_secs(120);
 pub const DISK_SERVED_PORT: u16 = 4646;
 /// Connections at once of those who want a disk.
 pub const DISK_SERVED_CONNECTIONS_MAX: usize = 64;
+/// Of these, most of one address: nobody takes all places.
+pub const DISK_SERVED_CONNECTIONS_OF_ONE_MAX: usize = 32;
+/// How often it is said that somebody finds no place.
+pub const DISK_SERVED_FULL_SAID: Duration = Duration::from_secs(60);
 /// Disks that are sent at once: more only share the network and the disk.
 pub const DISK_SERVED_AT_ONCE_MAX: usize = 8;
 /// How long agreeing on TLS and the head of a request may take.
