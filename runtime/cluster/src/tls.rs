@@ -7,6 +7,7 @@
 
 use std::fs::File;
 use std::io::{self, Read as _};
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -147,13 +148,27 @@ pub(super) fn unusable(
     TlsError::Authorities { file: files.authorities.clone(), source }
 }
 
-/// A file's bytes; one that is too long has no certificates.
+/// A file's bytes.
 fn pem(file: &Path) -> Result<Vec<u8>, TlsError> {
+    let failed = |source| TlsError::Read { file: file.to_owned(), source };
     let mut bytes = Vec::new();
-    File::open(file)
-        .and_then(|opened| opened.take(CLUSTER_PEM_BYTES_MAX).read_to_end(&mut bytes))
-        .map_err(|source| TlsError::Read { file: file.to_owned(), source })?;
+    let opened = regular(file).map_err(failed)?;
+    opened.take(CLUSTER_PEM_BYTES_MAX + 1).read_to_end(&mut bytes).map_err(failed)?;
+    if u64::try_from(bytes.len()).is_ok_and(|length| length > CLUSTER_PEM_BYTES_MAX) {
+        let why = format!("it has more than {CLUSTER_PEM_BYTES_MAX} bytes");
+        return Err(failed(io::Error::other(why)));
+    }
     Ok(bytes)
+}
+
+/// A file that ends: a pipe that nobody writes to would be waited for.
+fn regular(file: &Path) -> io::Result<File> {
+    let flags = i32::try_from(rustix::fs::OFlags::NONBLOCK.bits()).unwrap_or(0);
+    let opened = File::options().read(true).custom_flags(flags).open(file)?;
+    match opened.metadata()?.is_file() {
+        true => Ok(opened),
+        false => Err(io::Error::other("it is no regular file")),
+    }
 }
 
 pub(super) fn certificates(file: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {

@@ -52,8 +52,12 @@ fn parse(text: &str) -> Result<ServerAddress, &'static str> {
     };
     let port = match port {
         None => RPC_PORT,
+        Some(port) if port.starts_with("//") => return Err("a scheme stands before it"),
         Some(port) => {
-            port.parse().ok().filter(|port| *port > 0).ok_or("its port is not one of 1 to 65535")?
+            // What would be read beside digits is a sign.
+            let digits = port.bytes().all(|byte| byte.is_ascii_digit());
+            let port = port.parse().ok().filter(|port| digits && *port > 0);
+            port.ok_or("what follows its first colon is no port of 1 to 65535")?
         }
     };
     let known = |byte: u8| byte.is_ascii_alphanumeric() || b"-._:".contains(&byte);
@@ -100,7 +104,8 @@ mod tests {
             ("host:", "port"),
             ("host:0", "port"),
             ("host:70000", "port"),
-            ("http://host:4647", "port"),
+            ("http://host:4647", "scheme"),
+            ("host:+4647", "port"),
             ("a b", "no name"),
             ("[fd00::1", "not closed"),
             ("[host]:1", "no IPv6"),

@@ -38,7 +38,7 @@ pub(crate) struct JoinCheckArgs {
     pub config: Option<PathBuf>,
 
     /// Data center that the node would be in; in place of the configuration's, else dc1
-    #[arg(long)]
+    #[arg(long, value_parser = clap::builder::NonEmptyStringValueParser::new())]
     pub datacenter: Option<String>,
 
     /// Print the findings as one JSON object

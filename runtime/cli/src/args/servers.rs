@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use clap::Args;
+use clap::builder::NonEmptyStringValueParser;
 
 use super::of_key;
 use ostler_model::config::{ClusterConfig, TlsConfig};
@@ -16,7 +17,7 @@ pub(crate) struct ServersArgs {
     #[arg(long, value_name = "HOST[:PORT]", value_delimiter = ',')]
     pub servers: Vec<ServerAddress>,
 
-    #[arg(long, value_name = "NAME", help = of_key("region", "In place of the configuration's; else global"))]
+    #[arg(long, value_name = "NAME", value_parser = NonEmptyStringValueParser::new(), help = of_key("region", "In place of the configuration's; else global"))]
     pub region: Option<String>,
 
     /// Speak TLS, with servers that these authorities (PEM) vouch for. In place of the configuration's tls
