@@ -42,6 +42,14 @@ pub enum ServerCallError {
         /// What was called.
         method: String,
     },
+    /// It answered with what this end cannot read: too much, or values too deep within each other.
+    #[error("the answer of the server to {method} cannot be read: {why}")]
+    Unreadable {
+        /// What was called.
+        method: String,
+        /// What is wrong with it.
+        why: String,
+    },
     /// It took too long.
     #[error("the server did not answer {method} within {wall:?}")]
     Late {
@@ -60,7 +68,14 @@ pub enum ServerCallError {
     },
 }
 
-type Answered = oneshot::Sender<Result<Value, String>>;
+/// Why a call that was answered has no value.
+#[derive(Debug)]
+enum NoValue {
+    Refused(String),
+    Unreadable(String),
+}
+
+type Answered = oneshot::Sender<Result<Value, NoValue>>;
 
 /// Calls without an answer yet; `None`: the stream is over.
 #[derive(Debug)]
@@ -175,8 +190,11 @@ impl Caller {
         let request = rpc::request(method, seq, body);
         let called = async {
             self.requests.send(request).await.map_err(|_| ended())?;
-            let refused = |message| ServerCallError::Refused { method: method.to_owned(), message };
-            answer.await.map_err(|_| ended())?.map_err(refused)
+            let method = method.to_owned();
+            answer.await.map_err(|_| ended())?.map_err(|none| match none {
+                NoValue::Refused(message) => ServerCallError::Refused { method, message },
+                NoValue::Unreadable(why) => ServerCallError::Unreadable { method, why },
+            })
         };
         let called = clock::timeout(wall, called).await;
         called.ok_or_else(|| {
@@ -207,12 +225,22 @@ async fn read(mut stream: ReadHalf<Stream>, pending: &Pending, longest: usize) -
             return Ok(());
         }
         calls.extend(piece.get(..length).unwrap_or_default());
-        while let Some((Header { seq, error, .. }, body)) =
-            calls.take_next().map_err(io::Error::other)?
-        {
+        loop {
+            let (seq, answer) = match calls.take_next() {
+                Ok(None) => break,
+                Ok(Some((Header { seq, error, .. }, body))) => {
+                    (seq, error.map_or(Ok(body), |error| Err(NoValue::Refused(error))))
+                }
+                Err(error) => {
+                    if let Some(answered) = calls.begun().and_then(|call| pending.take(call.seq)) {
+                        let _gone = answered.send(Err(NoValue::Unreadable(error.to_string())));
+                    }
+                    return Err(io::Error::other(error));
+                }
+            };
             if let Some(answered) = pending.take(seq) {
                 // Who called may have given up just now.
-                let _gone = answered.send(error.map_or(Ok(body), Err));
+                let _gone = answered.send(answer);
             }
         }
     }
@@ -228,12 +256,13 @@ mod tests {
 
     const WALL: Duration = Duration::from_secs(20);
 
-    /// A session, and a server that answers `Echo` with its request, refuses `No`, hangs up at `Bye` and
-    /// says nothing to anything else.
+    /// A session, and a server that answers `Echo` with its request and `Deep` with values in values, refuses
+    /// `No`, hangs up at `Bye` and says nothing to anything else.
     fn pair() -> Session {
         let (ours, theirs) = tokio::io::duplex(64 * 1024);
         let (session, _arrivals) = Session::drive(ours.compat(), false);
         let (server, mut arrivals) = Session::drive(theirs.compat(), true);
+        let deep = (0..80).fold(Value::Nil, |inner, _| Value::Array(vec![inner]));
         tokio::spawn(async move {
             let _server = server;
             let mut stream = arrivals.recv().await.unwrap();
@@ -251,6 +280,7 @@ mod tests {
                     let answer = match method.as_str() {
                         "Echo" => rpc::answer("Echo", seq, Ok(&body)),
                         "No" => rpc::answer("No", seq, Err("not here")),
+                        "Deep" => rpc::answer("Deep", seq, Ok(&deep)),
                         "Bye" => return,
                         _ => continue,
                     };
@@ -308,12 +338,18 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_answer_that_is_too_long_ends_the_stream() {
-        let caller = Caller::open(&pair(), 1_000).await.unwrap();
-        let body = map([("Text", "x".repeat(3_000).into())]);
-        let ended = caller.call("Echo", &body, WALL).await.unwrap_err();
-        assert_eq!(ended, ServerCallError::Ended { method: "Echo".to_owned() });
-        assert!(!caller.stands());
+    async fn an_answer_that_cannot_be_read_ends_the_stream_and_its_call_says_why() {
+        let long = map([("It", "x".repeat(3_000).into())]);
+        for (method, why) in [
+            ("Echo", "a message of more than 1000 bytes"),
+            ("Deep", "values more than 64 deep within each other"),
+        ] {
+            let caller = Caller::open(&pair(), 1_000).await.unwrap();
+            let unread = caller.call(method, &long, WALL).await.unwrap_err();
+            let (method, why) = (method.to_owned(), why.to_owned());
+            assert_eq!(unread, ServerCallError::Unreadable { method, why });
+            assert!(!caller.stands());
+        }
     }
 
     #[tokio::test]

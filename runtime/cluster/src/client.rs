@@ -14,6 +14,7 @@
 
 mod access;
 mod events;
+mod failed;
 mod follow;
 mod links;
 mod live;

@@ -10,7 +10,7 @@ use super::caller::Caller;
 use super::msgpack::{self, Value, ValueReader};
 use super::rpc::{self, Calls};
 use super::session::Session;
-use super::{assigned, servers};
+use super::{access, assigned, servers};
 
 /// Longest value that is taken, bytes.
 const LONGEST: usize = 1 << 20;
@@ -49,6 +49,7 @@ pub fn answers(bytes: &[u8]) {
     while let Ok(Some((header, body))) = calls.take_next() {
         let _beat = servers::heartbeat(&header.method, &body);
         let _listed = servers::listed(&header.method, &body);
+        access::read(body.clone());
         for alloc in servers::described(&header.method, &body).unwrap_or_default() {
             let _read = (assigned::id_of(&alloc), assigned::allocation(&alloc));
         }

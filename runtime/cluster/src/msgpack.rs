@@ -22,7 +22,10 @@ pub enum MsgpackError {
     /// More than is taken of one message.
     #[error("a message of more than {0} bytes")]
     TooLong(usize),
-    /// Values too deep within each other, or bytes that are no value after all.
+    /// Too many values within each other.
+    #[error("values more than {DEPTH_MAX} deep within each other")]
+    TooDeep,
+    /// Bytes that are no value after all.
     #[error("a message that is no value")]
     Malformed,
 }
@@ -191,8 +194,12 @@ impl ValueReader {
         }
         let end = std::mem::replace(&mut self.scanner, Scanner::new()).at;
         let mut of = self.bytes.get(..end).unwrap_or_default();
-        let value = rmpv::decode::read_value_with_max_depth(&mut of, DEPTH_MAX)
-            .map_err(|_| MsgpackError::Malformed)?;
+        // It counts what holds values twice: as a value, and for what is in it.
+        let value = rmpv::decode::read_value_with_max_depth(&mut of, DEPTH_MAX * 2);
+        let value = value.map_err(|error| match error {
+            rmpv::decode::Error::DepthLimitExceeded => MsgpackError::TooDeep,
+            _ => MsgpackError::Malformed,
+        })?;
         self.bytes.drain(..end);
         Ok(Some(value))
     }
@@ -251,7 +258,7 @@ mod tests {
         let mut reader = ValueReader::new(1_000);
         reader.extend(&[0x91; 500]);
         reader.extend(&[0xc0]);
-        assert_eq!(reader.take_next(), Err(MsgpackError::Malformed), "too deep");
+        assert_eq!(reader.take_next(), Err(MsgpackError::TooDeep));
     }
 
     proptest! {

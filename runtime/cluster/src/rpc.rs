@@ -108,6 +108,12 @@ impl Calls {
         self.reader.extend(bytes);
     }
 
+    /// The header whose body has not come, or cannot be read.
+    #[must_use]
+    pub const fn begun(&self) -> Option<&Header> {
+        self.header.as_ref()
+    }
+
     /// The next header with its body; `None` while it is not whole.
     ///
     /// # Errors

@@ -84,6 +84,12 @@ impl WantedAllocs {
             && self.done.get(&id).is_none_or(|done| *done < index)
     }
 
+    /// Index of the last change of one that is on the newest list.
+    #[must_use]
+    pub fn index_of(&self, id: AllocId) -> Option<u64> {
+        self.wanted.get(&id).copied()
+    }
+
     /// Is it on the newest list?
     #[must_use]
     pub fn wants(&self, id: AllocId) -> bool {

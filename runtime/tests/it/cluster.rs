@@ -102,6 +102,35 @@ async fn what_a_node_cannot_run_fails_with_the_reason_and_harms_no_other() {
 }
 
 #[tokio::test]
+async fn an_allocation_that_cannot_be_read_fails_alone_and_stops_do_not_wait_behind_it() {
+    let double = Double::default();
+    let port = double.listen().await.unwrap();
+    let [deep, long, other, after] =
+        [2, 3, 4, 5].map(|number| format!("00000000-0000-4000-8000-00000000000{number}"));
+    let first = put(&double, &[]);
+    let agent = joined(Home::new(), port, CONFIG).await;
+    eventually("the first runs", || told(&double, &first) == "running").await;
+    // All with one answer: what cannot be read is between what can.
+    let nested = (0..80).fold(Value::Nil, |inner, _| Value::Array(vec![inner]));
+    let much = Value::Binary(vec![b'x'; 70 << 20]);
+    put(&double, &[("ID", deep.as_str().into()), ("Nested", nested)]);
+    put(&double, &[("ID", long.as_str().into()), ("Much", much)]);
+    put(&double, &[("ID", other.as_str().into()), ("AllocatedResources", map([]))]);
+    put(&double, &[("ID", first.as_str().into()), ("DesiredStatus", "stop".into())]);
+    eventually("the first is stopped", || told(&double, &first) == "complete").await;
+    eventually("the other runs", || told(&double, &other) == "running").await;
+    for (id, why) in [(&deep, "deep within each other"), (&long, "more than 67108864 bytes")] {
+        eventually("it fails", || told(&double, id) == "failed").await;
+        let said = double.book().told(id).unwrap();
+        let said = field(&said, "ClientDescription").and_then(text).unwrap();
+        assert!(said.contains(why), "{said}");
+    }
+    put(&double, &[("ID", after.as_str().into()), ("AllocatedResources", map([]))]);
+    eventually("news are carried out", || told(&double, &after) == "running").await;
+    drop(agent);
+}
+
+#[tokio::test]
 async fn what_a_follower_lacks_is_asked_for_again_and_what_is_held_is_waited_for() {
     let double = Double::default();
     let port = double.listen().await.unwrap();

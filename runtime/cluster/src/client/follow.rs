@@ -3,9 +3,11 @@
 //! ```text
 //! GetClientAllocs ─► listed ─┬─ gone ─► stopped, collected when they are over
 //!                            └─ pull ─► GetAllocs ─► converted ─┬─ run ──► assign ─► refused: waits
-//!                                                               ├─ stop ─► stop
-//!                                                               └─ cannot be run ─► told as failed
+//!                                 ▲         │                  ├─ stop ─► stop
+//!                                 └─ halves ┴─ cannot be read  └─ cannot be run ─► told as failed
 //! ```
+//! One allocation that cannot be read, or is too large, holds up no other: an answer that cannot be read is
+//! asked for again in halves, until it is that one's alone.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::pin::pin;
@@ -14,17 +16,15 @@ use std::sync::Arc;
 use ostler_model::alloc::{Allocation, ClientStatus, DesiredStatus};
 use ostler_model::causes;
 use ostler_model::clock::Stopwatch;
-use ostler_model::event::{EventKind, TaskEvent};
 use ostler_model::ids::{AllocId, JobId, TaskName};
 use ostler_model::limits::{CLUSTER_BLOCK_WALL, CLUSTER_UPDATES_PER_CALL};
-use ostler_model::saved::AcknowledgedState;
-use ostler_model::task::{TaskState, TaskStatus};
 use tokio::sync::watch;
 use tokio_util::task::AbortOnDropHandle;
 
 use super::links::Line;
 use super::{Client, EnterError, Pauses, Progress};
 use crate::assigned;
+use crate::caller::ServerCallError;
 use crate::msgpack::Value;
 use crate::rpc::{field, text};
 use crate::servers::ClientAllocs;
@@ -40,6 +40,8 @@ struct Follower<'a> {
     gone: BTreeSet<AllocId>,
     /// What was listed first is carried out.
     begun: bool,
+    /// So many are pulled with one call.
+    at_once: usize,
     /// Of the node.
     changes: watch::Receiver<u64>,
 }
@@ -48,7 +50,8 @@ pub(super) async fn run(client: &Arc<Client>) {
     client.is_registered().await;
     let (wanted, waiting, gone) = (WantedAllocs::default(), BTreeMap::new(), BTreeSet::new());
     let changes = client.node.changes();
-    let mut follower = Follower { client, wanted, waiting, gone, begun: false, changes };
+    let (begun, at_once) = (false, CLUSTER_UPDATES_PER_CALL);
+    let mut follower = Follower { client, wanted, waiting, gone, begun, at_once, changes };
     let mut pauses = Pauses::new(&client.options.rng);
     let mut left = false;
     loop {
@@ -166,9 +169,10 @@ impl Follower<'_> {
         let mut todo = self.wanted.left();
         while !todo.pull.is_empty() {
             let before = todo.pull.len();
-            for ids in todo.pull.chunks(CLUSTER_UPDATES_PER_CALL) {
+            for ids in todo.pull.chunks(self.at_once) {
                 self.pull(ids, todo.min_index).await?;
             }
+            self.at_once = self.at_once.saturating_mul(2).min(CLUSTER_UPDATES_PER_CALL);
             todo = self.wanted.left();
             if todo.pull.len() >= before {
                 return Err("a server does not have what it has listed".to_owned());
@@ -178,13 +182,56 @@ impl Follower<'_> {
     }
 
     async fn pull(&mut self, ids: &[AllocId], min_index: u64) -> Result<(), String> {
-        let calls = self.client.calls(Line::Pull).await.map_err(|error| causes::chain(&error))?;
-        // What became of an allocation before this node was started, only the leader knows for sure: its index
-        // does not say it.
-        let secret = &self.client.options.secret;
-        let allocs = calls.allocs(ids, secret, min_index, self.begun).await;
+        let mut parts = vec![ids];
+        while let Some(ids) = parts.pop() {
+            let calls = self.client.calls(Line::Pull).await;
+            let calls = calls.map_err(|error| causes::chain(&error))?;
+            // What became of an allocation before this node was started, only the leader knows for sure: its
+            // index does not say it.
+            let secret = &self.client.options.secret;
+            match (calls.allocs(ids, secret, min_index, self.begun).await, ids) {
+                (Ok(allocs), _) => self.carry_out(allocs).await,
+                (Err(error @ ServerCallError::Unreadable { .. }), [id]) => {
+                    self.fail_unread(*id, &error.to_string()).await;
+                }
+                (Err(ServerCallError::Unreadable { .. }), _) => {
+                    let (first, second) = ids.split_at(ids.len() / 2);
+                    parts.extend([second, first]);
+                }
+                (Err(error), _) => {
+                    if matches!(error, ServerCallError::Late { .. }) {
+                        // They may be too much for the way there.
+                        self.at_once = (ids.len() / 2).max(1);
+                    }
+                    return Err(error.to_string());
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// No answer with it can be read: it does not run, nor goes on as another copy of it said.
+    async fn fail_unread(&mut self, id: AllocId, why: &str) {
+        let Some(index) = self.wanted.index_of(id) else { return };
+        self.waiting.remove(&id);
+        let node = &self.client.node;
+        match node.alloc(id) {
+            Some(known) if known.allocation.desired == DesiredStatus::Run && !known.ended => {
+                if let Err(error) = node.stop(&known.allocation, why).await {
+                    // It is asked for again with the next answer.
+                    tracing::warn!(alloc = %id, error, "not stopped yet");
+                    return;
+                }
+            }
+            None if !node.is_entering(id) => self.client.fail_with(id, Vec::new(), why),
+            _ => {}
+        }
+        self.wanted.carried_out(id, index);
+    }
+
+    async fn carry_out(&mut self, allocs: Vec<Value>) {
         let mut run: BTreeMap<JobId, Vec<(Allocation, u64)>> = BTreeMap::new();
-        for described in allocs.map_err(|error| error.to_string())? {
+        for described in allocs {
             let index = field(&described, "AllocModifyIndex").and_then(Value::as_u64);
             let Some((id, index)) = assigned::id_of(&described).ok().zip(index) else { continue };
             if !self.wanted.is_news(id, index) {
@@ -209,7 +256,7 @@ impl Follower<'_> {
                     run.entry(alloc.job.id.clone()).or_default().push((alloc, index));
                 }
                 Err(error) => {
-                    self.fail(id, &described, &error.to_string());
+                    self.client.fail(id, &described, &error.to_string());
                     self.wanted.carried_out(id, index);
                 }
             }
@@ -217,7 +264,6 @@ impl Follower<'_> {
         for (job, allocs) in run {
             self.assign(job, allocs).await;
         }
-        Ok(())
     }
 
     /// Servers that lost sight of this node have taken an allocation to be unknown: they hear of it again.
@@ -247,7 +293,7 @@ impl Follower<'_> {
             }
             Err(EnterError::CannotRun(error)) => {
                 for (alloc, index) in allocs {
-                    self.fail_with(alloc.id, task_names(&alloc), &error);
+                    self.client.fail_with(alloc.id, task_names(&alloc), &error);
                     self.wanted.carried_out(alloc.id, index);
                 }
             }
@@ -265,7 +311,7 @@ impl Follower<'_> {
         if known.is_none() && !entering && !is_terminal(described) {
             // It never came as far as this node: nobody else says what became of it.
             let why = "it was stopped before it ran";
-            self.told_over(alloc.id, task_names(alloc), ClientStatus::Complete, why);
+            self.client.told_over(alloc.id, task_names(alloc), ClientStatus::Complete, why);
         }
         let runs = known.map_or(entering, |known| {
             known.allocation.desired == DesiredStatus::Run && !known.ended
@@ -312,44 +358,6 @@ impl Follower<'_> {
                 }
             }
         }
-    }
-
-    /// It cannot be run: the servers hear why, and put another one in its place.
-    fn fail(&self, id: AllocId, described: &Value, why: &str) {
-        let status = field(described, "ClientStatus").and_then(text);
-        if status == Some("failed") {
-            return;
-        }
-        let tasks = field(described, "AllocatedResources").and_then(|of| field(of, "Tasks"));
-        let names = tasks.and_then(Value::as_map).into_iter().flatten();
-        let names = names.filter_map(|(name, _)| text(name)?.parse().ok()).collect();
-        self.fail_with(id, names, why);
-    }
-
-    fn fail_with(&self, id: AllocId, tasks: Vec<TaskName>, why: &str) {
-        tracing::warn!(alloc = %id, why, "an allocation of the servers cannot be run");
-        self.told_over(id, tasks, ClientStatus::Failed, why);
-    }
-
-    /// The servers hear of one that never was here that it is over.
-    fn told_over(&self, id: AllocId, tasks: Vec<TaskName>, status: ClientStatus, why: &str) {
-        let now = self.client.options.clock.now();
-        let failed = status == ClientStatus::Failed;
-        let mut state = TaskState { status: TaskStatus::Dead, failed, ..TaskState::default() };
-        state.finished_at = Some(now);
-        if failed {
-            let mut event = TaskEvent::new(EventKind::SetupFailure, now, why);
-            event.fails_task = true;
-            state.push_event(event);
-        }
-        let over = AcknowledgedState {
-            client_status: status,
-            client_description: why.to_owned(),
-            tasks: tasks.into_iter().map(|name| (name, state.clone())).collect(),
-            ..AcknowledgedState::default()
-        };
-        self.client.updates().changed(id, over);
-        self.client.news.notify_one();
     }
 }
 
