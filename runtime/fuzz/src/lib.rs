@@ -151,6 +151,7 @@ mod tests {
 
     use super::*;
     use ostler_cluster::msgpack::Value;
+    use ostler_cluster::rpc::{answer, map};
     use ostler_recording::{CallOutcome, RecordedCall, Recording};
     use ostler_state::backend::Op;
     use ostler_testing::recorded::{self, Part};
@@ -259,6 +260,13 @@ mod tests {
         bytes
     }
 
+    /// What a server says of who shows no token.
+    fn policies() -> Vec<u8> {
+        let rules = "namespace \"d*\" {\n policy = \"read\"\n capabilities = [\"alloc-exec\"]\n}\n";
+        let policy = map([("anonymous", map([("Rules", rules.into())]))]);
+        answer("ACL.GetPolicies", 1, Ok(&map([("Policies", policy)])))
+    }
+
     /// Valid input of each target that has some.
     fn seeds() -> Vec<(Target, Vec<u8>)> {
         let target = |name| *TARGETS.iter().find(|(known, _)| *known == name).unwrap();
@@ -277,6 +285,7 @@ mod tests {
             (target("server_answers"), said("Alloc.GetAllocs", "device", Part::Answer)),
             (target("server_answers"), said("Node.GetClientAllocs", "", Part::Answer)),
             (target("server_answers"), said("Node.Register", "", Part::Answer)),
+            (target("server_answers"), policies()),
             (target("server_requests"), said("FileSystem.Logs", "", Part::Request)),
             (target("server_requests"), said("FileSystem.Stream", "plain", Part::Request)),
             (target("server_requests"), said("Allocations.Exec", "tty", Part::Request)),
