@@ -107,7 +107,7 @@ fn decide(answer: &Value, names: &[String], namespace: &str) -> Result<(), Acces
         let given = field(policy, "Rules").and_then(text).unwrap_or_default();
         rules.extend(namespace_rules(given).map_err(|why| AccessError::Policy {
             name: shown(name, CLUSTER_TEXT_BYTES_MAX),
-            why: shown(&why.render(given, false), CLUSTER_TEXT_BYTES_MAX),
+            why: shown(why.render(given, false), CLUSTER_TEXT_BYTES_MAX),
         })?);
     }
     match allows(&rules, namespace, ALLOC_NODE_EXEC) {

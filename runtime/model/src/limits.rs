@@ -366,6 +366,9 @@ pub const DEVICE_STATS_OLD_INTERVALS: u32 = 3;
 /// Longest call of a device plugin the manager waits for, unless the plugin's own deadline is longer;
 /// below [`HOOK_WALL_MAX`].
 pub const DEVICE_CALL_WALL_MAX: Duration = Duration::from_secs(45);
+/// Longest wait for plugins that are being loaded, of a task whose device none reports yet: an agent that was
+/// started again has its tasks before its plugins.
+pub const DEVICE_LOADED_WALL: Duration = Duration::from_secs(30);
 /// How often a plugin is asked that found nothing for it on this node, unless it says.
 pub const DEVICE_UNDETECTED_INTERVAL: Duration = Duration::from_secs(60);
 /// Kernel subsystems whose news make such a plugin be asked at once: a card that is plugged in is told

@@ -349,6 +349,14 @@ async fn serves_until_it_is_killed() {
     let agent = Agent::start_over(options, open).await.unwrap_or_else(|e| panic!("{e}"));
     look_for(&var(ACKNOWLEDGED), &agent, &dir);
     drive(&agent, &dir).await;
+    for view in agent.allocs() {
+        for (task, state) in view.state.tasks.iter() {
+            for event in &state.events {
+                let job = &view.allocation.job.id;
+                tell(&format!("event {job}.{task} {} {}", event.kind, event.message));
+            }
+        }
+    }
     check(&agent);
     agent.leave(LeaveMode::LeaveTasks).await;
     tell(&format!("points {}", points.met.load(Ordering::SeqCst)));
@@ -359,6 +367,8 @@ struct World {
     data: DataDir,
     dir: tempfile::TempDir,
     acknowledged: String,
+    /// Events of all tasks, as the last agent told them.
+    events: String,
 }
 
 /// How a child ended.
@@ -375,6 +385,7 @@ impl World {
             data: DataDir::new(),
             dir: tempfile::tempdir().unwrap(),
             acknowledged: String::new(),
+            events: String::new(),
         }
     }
 
@@ -400,6 +411,13 @@ impl World {
             self.acknowledged.push_str(line);
             self.acknowledged.push('\n');
         }
+        self.events = said.lines().filter(|line| line.starts_with("event ")).fold(
+            String::new(),
+            |mut text, line| {
+                let _infallible = writeln!(text, "{line}");
+                text
+            },
+        );
         if ended.status.signal() == Some(9) {
             return End::Killed;
         }
@@ -420,7 +438,7 @@ impl World {
         for name in ["pre", "post", "ends", "fails", "holds"] {
             assert_eq!(starts(name), 1, "{when}: {name} of\n{evidence}");
         }
-        assert!(starts("serves") <= 1, "{when}: {evidence}");
+        assert!(starts("serves") <= 1, "{when}: {evidence}\n{}", self.events);
         let journal = std::fs::read_to_string(self.dir.path().join("journal")).unwrap();
         let of_device: Vec<&str> = journal.lines().filter(|l| l.starts_with("re")).collect();
         let released = of_device.iter().filter(|line| line.starts_with("release")).count();

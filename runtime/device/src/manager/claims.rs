@@ -23,7 +23,7 @@ use ostler_model::clock;
 use ostler_model::device::Reservation;
 use ostler_model::grants::answers::{PlaceError, places};
 use ostler_model::ids::{AllocId, PluginName, TaskName};
-use ostler_model::limits::DEVICE_CALL_WALL_MAX;
+use ostler_model::limits::{DEVICE_CALL_WALL_MAX, DEVICE_LOADED_WALL};
 use ostler_model::ports::{BoxFuture, PluginCallError};
 use ostler_model::resources::AllocatedDevice;
 
@@ -270,10 +270,22 @@ impl DeviceManager {
         }
     }
 
+    /// Wait for plugins that are being loaded, where none reports the device yet.
+    async fn reported(&self, device: &AllocatedDevice) {
+        let mut views = self.0.node.subscribe();
+        let settled = views.wait_for(|view| {
+            view.loading.is_empty()
+                || lock(&self.0.inventory).owner_with(&device.group, &device.ids).is_ok()
+        });
+        // An error, or nothing in time: what is known by then counts.
+        let _settled = clock::timeout(DEVICE_LOADED_WALL, settled).await;
+    }
+
     async fn reserve_one(
         &self,
         device: &AllocatedDevice,
     ) -> Result<(PluginName, Reservation), PluginCallError> {
+        self.reported(device).await;
         let plugin = self.owner(device)?;
         let name = plugin.source.name().clone();
         // The plugin is not asked yet: a failure here has no effect on it.

@@ -5,6 +5,7 @@ use std::sync::Mutex as StdMutex;
 
 use super::*;
 use ostler_model::device::Health;
+use ostler_model::limits::DEVICE_LOADED_WALL;
 
 /// Notes what is released.
 #[derive(Default)]
@@ -98,6 +99,36 @@ async fn what_all_plugins_say_goes_to_the_task_and_each_is_released_once() {
     assert_eq!(two.notes(), ["keep t", "released t"]);
     assert_eq!(two.bench.manager.end_alloc(who.alloc), BTreeSet::new());
     assert_eq!(two.prepared(), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_device_is_waited_for_while_plugins_are_being_loaded_and_no_longer() {
+    let bench = Bench::new();
+    let loading = |names: &[&str]| {
+        let names: Vec<_> = names.iter().map(|&name| name.to_owned()).collect();
+        bench.node.update(|node| node.loading = names);
+    };
+    loading(&["p", "q"]);
+    let reserve = |seed, group: &str| {
+        let (manager, who, devices) =
+            (bench.manager.clone(), holder(seed, "t"), [assigned(group, &["0"])]);
+        tokio::spawn(async move { manager.reserve(who.alloc, &who.task, &devices).await })
+    };
+    let reserving = reserve(1, "a");
+    clock::sleep(SECOND).await;
+    assert!(!reserving.is_finished(), "its plugin may come");
+    bench.add(&Fake::new("p", vec![group("p", "a", &["0"])])).await;
+    assert!(reserving.await.unwrap().is_ok(), "though others are being loaded");
+
+    let never = reserve(2, "b");
+    clock::sleep(SECOND).await;
+    loading(&[]);
+    let error = never.await.unwrap().unwrap_err();
+    assert!(error.to_string().starts_with("no plugin reports the device group"), "{error}");
+    loading(&["q"]);
+    let begun = clock::Stopwatch::start();
+    assert!(reserve(3, "b").await.unwrap().is_err());
+    assert!(begun.elapsed() <= DEVICE_LOADED_WALL + SECOND);
 }
 
 #[tokio::test(start_paused = true)]
