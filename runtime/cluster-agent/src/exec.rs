@@ -139,6 +139,9 @@ pub(crate) fn asked(request: &Value) -> Result<Asked, Refusal> {
     let words = argv.iter().map(|word| text(word).map(str::to_owned));
     let argv = words.collect::<Option<Vec<_>>>();
     let argv = argv.ok_or_else(|| refused("a word of the command is not text"))?;
+    if argv.first().is_some_and(String::is_empty) {
+        return Err(refused("the command has no name"));
+    }
     let tty = field(request, "Tty").and_then(Value::as_bool).unwrap_or(false);
     let terminal = tty.then(TerminalSize::default);
     let token = given("AuthToken").unwrap_or_default().to_owned();
@@ -223,6 +226,7 @@ mod tests {
             (("Task", Value::Nil), 400),
             (("Cmd", Value::Array(Vec::new())), 400),
             (("Cmd", Value::Array(vec![7.into()])), 400),
+            (("Cmd", Value::Array(vec!["".into(), "x".into()])), 400),
             (("Cmd", Value::Array(vec!["x".into(); EXEC_ARGUMENTS_MAX + 1])), 400),
         ] {
             let refused = asked(&request(std::slice::from_ref(&wrong))).err().unwrap();

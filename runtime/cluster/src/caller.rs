@@ -59,7 +59,7 @@ pub enum ServerCallError {
         wall: Duration,
     },
     /// It answered with something else than the answer to this.
-    #[error("the server answered {method} without a {what} that can be read")]
+    #[error("the server answered {method} without {what} that can be read")]
     Answer {
         /// What was called.
         method: String,
