@@ -2,6 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use ostler_cluster_double::is_over;
+
 use super::nomad::{Alloc, NomadServer};
 use super::stock_job::StockJob;
 use super::system::{processes_of, until};
@@ -93,17 +95,16 @@ impl Ledger {
 
     /// Wait until all is as the servers want it, and say what was not so on the way.
     pub async fn comes_to_rest(&self, server: &NomadServer) {
+        // What has ended while it should run has another one in its place.
+        let is_wanted = |alloc: &&Alloc| alloc.desired() == "run" && !is_over(alloc.status());
         let as_wanted = |allocs: &[Alloc]| {
-            let wanted = allocs.iter().filter(|alloc| alloc.desired() == "run");
+            let wanted = allocs.iter().filter(is_wanted);
             wanted.clone().count() == SERVICES
                 && wanted.clone().all(|alloc| alloc.status() == "running")
         };
         let services = server.allocs("service", "all of them run", as_wanted).await;
-        let mut wanted: Vec<_> = services
-            .iter()
-            .filter(|alloc| alloc.desired() == "run")
-            .map(|alloc| alloc.id().to_owned())
-            .collect();
+        let mut wanted: Vec<_> =
+            services.iter().filter(is_wanted).map(|alloc| alloc.id().to_owned()).collect();
         wanted.sort();
         for work in 1..=self.works {
             let done = |allocs: &[Alloc]| {
