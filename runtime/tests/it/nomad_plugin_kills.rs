@@ -221,6 +221,7 @@ async fn nothing_is_lost_doubled_or_left_over_after_random_kills_around_plugins(
     let chance = async |most| {
         ostler_model::clock::sleep(Duration::from_millis(rng.below(most))).await;
     };
+    ledger.of_stock_client = true;
     ledger.service(&scene.server).await;
     for count in 1..=kills {
         ledger.work(&scene.server).await;
