@@ -113,8 +113,9 @@ impl Ledger {
         for work in 1..=self.works {
             let done = |allocs: &[Alloc]| {
                 let ended = |alloc: &Alloc| {
-                    let taken_for_it = self.of_stock_client && alloc.desired() == "stop";
-                    self.times("ended", alloc) == 1 || taken_for_it
+                    let times = self.times("ended", alloc);
+                    let taken_for_it = times > 1 || alloc.desired() == "stop";
+                    times == 1 || (self.of_stock_client && taken_for_it)
                 };
                 allocs.iter().any(|alloc| alloc.status() == "complete" && ended(alloc))
             };
