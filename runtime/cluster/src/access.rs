@@ -7,6 +7,7 @@
 //! ```
 
 use ostler_jobspec::access::{NamespaceRule, namespace_rules};
+use ostler_model::grants::wildcard;
 use ostler_model::limits::CLUSTER_TEXT_BYTES_MAX;
 use ostler_model::shown::shown;
 
@@ -141,21 +142,7 @@ fn distance(name: &str, namespace: &str) -> Option<usize> {
     }
     let letters = name.chars().filter(|&letter| letter != '*').count();
     let rest = namespace.chars().count().checked_sub(letters)?;
-    fits(name, namespace).then_some(rest.saturating_add(1))
-}
-
-/// Does the name, in which each `*` stands for any text, fit?
-fn fits(name: &str, namespace: &str) -> bool {
-    let mut pieces = name.split('*');
-    let first = pieces.next().unwrap_or_default();
-    let Some(last) = pieces.next_back() else { return name == namespace };
-    let inner = namespace.strip_prefix(first).and_then(|rest| rest.strip_suffix(last));
-    let Some(mut rest) = inner else { return false };
-    for piece in pieces {
-        let Some((_, after)) = rest.split_once(piece) else { return false };
-        rest = after;
-    }
-    true
+    wildcard(name, namespace).then_some(rest.saturating_add(1))
 }
 
 #[cfg(test)]

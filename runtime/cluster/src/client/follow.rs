@@ -22,7 +22,7 @@ use tokio::sync::watch;
 use tokio_util::task::AbortOnDropHandle;
 
 use super::links::Line;
-use super::{Client, EnterError, Pauses, Progress};
+use super::{Client, EnterError, Pauses, PlacedAlloc, Progress};
 use crate::assigned;
 use crate::caller::ServerCallError;
 use crate::msgpack::Value;
@@ -215,16 +215,16 @@ impl Follower<'_> {
         let Some(index) = self.wanted.index_of(id) else { return };
         self.waiting.remove(&id);
         let node = &self.client.node;
-        match node.alloc(id) {
-            Some(known) if known.allocation.desired == DesiredStatus::Run && !known.ended => {
-                if let Err(error) = node.stop(&known.allocation, why).await {
-                    // It is asked for again with the next answer.
-                    tracing::warn!(alloc = %id, error, "not stopped yet");
-                    return;
-                }
-            }
-            None if !node.is_entering(id) => self.client.fail_with(id, Vec::new(), why),
-            _ => {}
+        let known = node.alloc(id);
+        if known.is_none() && !node.is_entering(id) {
+            self.client.fail_with(id, Vec::new(), why);
+        }
+        let runs =
+            |known: &PlacedAlloc| known.allocation.desired == DesiredStatus::Run && !known.ended;
+        if let Some(known) = known.filter(runs)
+            && !self.ends(&known.allocation, why).await
+        {
+            return;
         }
         self.wanted.carried_out(id, index);
     }
@@ -321,13 +321,20 @@ impl Follower<'_> {
                 "" => "the servers stop it",
                 why => why,
             };
-            if let Err(error) = node.stop(alloc, why).await {
-                // It is asked for again with the next answer.
-                tracing::warn!(alloc = %alloc.id, error, "not stopped yet");
+            if !self.ends(alloc, why).await {
                 return;
             }
         }
         self.wanted.carried_out(alloc.id, index);
+    }
+
+    /// Have it ended here. `false`: not yet; it is asked for again.
+    async fn ends(&self, alloc: &Allocation, why: &str) -> bool {
+        let stopped = self.client.node.stop(alloc, why).await;
+        if let Err(error) = &stopped {
+            tracing::warn!(alloc = %alloc.id, error, "not stopped yet");
+        }
+        stopped.is_ok()
     }
 
     /// What could not be done before.
@@ -353,9 +360,7 @@ impl Follower<'_> {
                 }
             } else if known.allocation.desired == DesiredStatus::Run {
                 let why = "the servers do not know it any more";
-                if let Err(error) = self.client.node.stop(&known.allocation, why).await {
-                    tracing::warn!(alloc = %id, error, "not stopped yet");
-                }
+                let _later = self.ends(&known.allocation, why).await;
             }
         }
     }
