@@ -1,12 +1,10 @@
 //! What tokens allow on our nodes, with stock servers that check them; where `NOMAD_BIN` names the program.
 
-use crate::cluster::joined;
+use crate::cluster::ready_node;
 use crate::cluster_exec::{PIPES, exec};
-use crate::support::agent_process::Home;
 use crate::support::nomad::NomadServer;
 use crate::support::stock_job::StockJob;
 
-const CONFIG: &str = "name = \"box\"\nplugin \"raw_exec\" {\n enabled = true\n}\n";
 const INSIDE: &str = "namespace \"default\" {\n policy = \"write\"\n}\n";
 const ON_NODE: &str =
     "namespace \"def*\" {\n policy = \"write\"\n capabilities = [\"alloc-node-exec\"]\n}\n";
@@ -28,8 +26,7 @@ async fn stock_servers_say_who_may_run_commands_inside_tasks_that_see_the_node()
     let more = "acl {\n enabled = true\n}\n";
     let Some(mut server) = NomadServer::start_with(more).await else { return };
     server.token = secret(&server.does(&["acl", "bootstrap"]).await);
-    let _agent = joined(Home::new(), server.rpc, CONFIG).await;
-    server.node("box", "ready").await;
+    let _agent = ready_node(&server, server.rpc, "box").await;
     for driver in ["raw_exec", "exec"] {
         let job = StockJob { driver, ..StockJob::service(driver, "exec sleep 600") };
         server.register(&job.to_string()).await;
