@@ -12,6 +12,7 @@ mod garbage;
 mod places;
 mod view;
 
+use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::RangeBounds;
 use std::sync::Arc;
@@ -154,6 +155,14 @@ impl Tables {
     pub(crate) fn blocked(&self) -> Vec<JobId> {
         let waiting = self.jobs.iter().filter(|(_, entry)| !entry.blocked.is_empty());
         waiting.map(|(id, _)| id.clone()).collect()
+    }
+
+    /// What decides which of two jobs gets room first: the lower has it.
+    pub(crate) fn rank(&self, job: &JobId) -> (Reverse<u8>, u64) {
+        let record = self.jobs.get(job).map(|entry| &entry.record);
+        record.map_or((Reverse(0), u64::MAX), |record| {
+            (Reverse(record.job.priority), record.create_index)
+        })
     }
 
     /// How many places wait, of all jobs.

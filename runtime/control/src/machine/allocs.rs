@@ -114,13 +114,15 @@ impl Machine {
         self.alarms.set_by(Alarm::Fill, self.fill_from);
     }
 
-    /// Fill places that wait.
+    /// Fill places that wait: of jobs of a higher priority first, then of those that came first.
     pub(super) fn fill(&mut self, world: &World<'_>, out: &mut Vec<ControlEffect>) {
         if self.tables.stage == Stage::Leaving {
             return;
         }
         let unfilled = std::mem::take(&mut self.unfilled);
         let jobs: BTreeSet<_> = self.tables.blocked().into_iter().chain(unfilled).collect();
+        let mut jobs: Vec<_> = jobs.into_iter().collect();
+        jobs.sort_by_cached_key(|job| self.tables.rank(job));
         for job in jobs {
             if self.turns.is_free(&job) {
                 self.take_turn(world, job, Waiting::fill(), out);

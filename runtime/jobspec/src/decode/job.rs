@@ -35,7 +35,7 @@ keys! {
         kind "type" / Type: Given<JobKind> = JobKind::Service;
         /// There is no other one yet.
         namespace / Namespace: Given<String> = NAMESPACE;
-        /// Kept and shown; no job goes before another yet.
+        /// Of jobs that wait for room, those of a higher one have it first.
         priority / Priority: Given<u8> [NotZero(1, 100)] = PRIORITY;
         /// For people, and as `NOMAD_META_*` for tasks.
         meta / Meta: BTreeMap<String, String>;
@@ -96,9 +96,6 @@ pub(crate) fn job(mut block: Block, dir: Option<PathBuf>, cx: &mut Context<'_>) 
     if let Some((key, at)) = keys.namespace.other_than(NAMESPACE) {
         let named = shown(keys.namespace.value.as_deref().unwrap_or_default());
         cx.error(at, format!("{key} must be \"{NAMESPACE}\", not {named}: there is no other yet"));
-    }
-    if let Some((key, at)) = keys.priority.other_than(&PRIORITY) {
-        cx.sink.warn(at, format!("{key} has no effect yet: no job goes before another"));
     }
     let datacenters = datacenters(keys.datacenters, cx);
     let constraints = constraints(keys.constraints, cx);

@@ -54,6 +54,23 @@ fn places_beyond_the_room_wait_and_are_filled_when_some_end_by_few_looks() {
 }
 
 #[test]
+fn what_becomes_free_goes_to_the_job_of_the_highest_priority_and_of_those_to_the_first() {
+    let mut play = roomy(1);
+    let first = placed(&mut play, &job("first", 1));
+    let of = |name: &str, priority| Job { priority, ..job(name, 1) };
+    for (name, priority) in [("z", 50), ("a", 50), ("low", 1), ("high", 80)] {
+        assert_eq!(placed(&mut play, &of(name, priority)), [], "{name}");
+    }
+    let mut last = first[0];
+    for next in ["high", "z", "a", "low"] {
+        play.end(last);
+        play.pass(10 * SECOND);
+        assert_eq!(play.blocked(next), 0, "{next} has the room");
+        last = play.live().into_iter().find(|id| *id != last).unwrap();
+    }
+}
+
+#[test]
 fn an_update_of_ten_thousand_replaces_each_when_the_one_before_has_ended() {
     let mut play = roomy(PLACES);
     let job = job("many", PLACES);
