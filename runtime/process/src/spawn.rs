@@ -21,7 +21,7 @@ use super::error::ProcessError;
 use super::held::{self, Go, Held, Program};
 use super::isolate::{self, Isolation, IsolationSetup};
 use super::supervise::{Answer, Line, Order, OrderEnds, StreamOrder};
-use super::user::Ids;
+use super::user::{Account, Ids};
 use super::{
     Process, ProcessHost, ProcessSpec, RECORD_WAIT_MAX, Reach, RunProcesses, SUPERVISOR_WAIT_MAX,
     WORKLOADS_PER_RUN_MAX, Way, identity, oversee, reap, user,
@@ -120,10 +120,13 @@ fn what_to_run(spec: &ProcessSpec, counted: bool) -> Result<WhatToRun, ProcessEr
     }
     command::check_cwd(&spec.cwd)?;
     let path = command::resolve(&spec.command, &spec.cwd, &spec.env)?;
-    let texts = Texts::new(&path, &spec.command, &spec.args, &spec.env, &spec.cwd)?;
-    let ids = spec.user.as_deref().map(user::resolve).transpose()?.flatten();
+    let account = spec.user.as_deref().map(user::resolve).transpose()?;
+    let account = account.unwrap_or_else(Account::own);
+    let env = account.environment(&spec.env);
+    let texts = Texts::new(&path, &spec.command, &spec.args, &env, &spec.cwd)?;
     let looked_for = path.display().to_string();
-    Ok(WhatToRun { texts, ids, program: Program { path, looked_for }, setup: None })
+    let program = Program { path, looked_for };
+    Ok(WhatToRun { texts, ids: account.ids, program, setup: None })
 }
 
 /// Where the kernel counts them: a task without an own word has the usual bound.

@@ -1,14 +1,15 @@
-//! Users by name.
+//! Users by name, and what the environment of their processes says of them.
 
 use std::ffi::{CStr, CString};
 use std::io;
+use std::sync::OnceLock;
 
 use nix::errno::Errno;
-use nix::unistd::{Gid, User, getgrouplist};
+use nix::unistd::{Gid, Uid, User, getgrouplist};
 
 use super::error::ProcessError;
 
-/// Whom a process runs as.
+/// The ids of a user.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Ids {
     /// User id.
@@ -19,13 +20,52 @@ pub struct Ids {
     pub groups: Vec<u32>,
 }
 
-/// The ids to switch to; `None` when the agent runs as this user already and is not root.
+/// Whom a process runs as.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Account {
+    /// The ids to switch to; `None` when the agent runs as this user already.
+    pub ids: Option<Ids>,
+    /// `USER` and `LOGNAME`; empty: nobody knows.
+    name: String,
+    /// `HOME`; empty: nobody knows.
+    home: String,
+}
+
+impl Account {
+    /// The agent's own, as it was when it was asked for first.
+    pub fn own() -> Self {
+        static OWN: OnceLock<Account> = OnceLock::new();
+        let look_up = || {
+            let found = User::from_uid(Uid::effective()).ok().flatten();
+            found.map_or_else(Self::default, |user| Self::of(&user, None))
+        };
+        OWN.get_or_init(look_up).clone()
+    }
+
+    fn of(user: &User, ids: Option<Ids>) -> Self {
+        // Names come from outside; one that is not text is left out.
+        let home = user.dir.to_str().unwrap_or_default().to_owned();
+        Self { ids, name: user.name.clone(), home }
+    }
+
+    /// The variables that programs look for, with what says who they run as where `env` does not.
+    pub fn environment(&self, env: &[(String, String)]) -> Vec<(String, String)> {
+        let said = [("USER", &self.name), ("LOGNAME", &self.name), ("HOME", &self.home)];
+        let new = said.into_iter().filter(|(name, value)| {
+            !value.is_empty() && !env.iter().any(|(known, _)| known == name)
+        });
+        let new = new.map(|(name, value)| (name.to_owned(), value.clone()));
+        env.iter().cloned().chain(new).collect()
+    }
+}
+
+/// The user of this name.
 /// May ask the network (name services): call it where blocking is allowed.
 ///
 /// # Errors
 /// [`ProcessError::UnknownUser`], [`ProcessError::UserNotPermitted`] when the agent is not root,
 /// [`ProcessError::System`] when the look-up failed.
-pub fn resolve(user: &str) -> Result<Option<Ids>, ProcessError> {
+pub fn resolve(user: &str) -> Result<Account, ProcessError> {
     let unknown = || ProcessError::UnknownUser { user: user.to_owned() };
     let name = CString::new(user).map_err(|_| unknown())?;
     let entry = look_up(user)
@@ -33,13 +73,14 @@ pub fn resolve(user: &str) -> Result<Option<Ids>, ProcessError> {
         .ok_or_else(unknown)?;
     if !rustix::process::geteuid().is_root() {
         return if rustix::process::geteuid().as_raw() == entry.uid.as_raw() {
-            Ok(None)
+            Ok(Account::of(&entry, None))
         } else {
             Err(ProcessError::UserNotPermitted { user: user.to_owned() })
         };
     }
     let groups = groups(&name, entry.gid);
-    Ok(Some(Ids { uid: entry.uid.as_raw(), gid: entry.gid.as_raw(), groups }))
+    let ids = Ids { uid: entry.uid.as_raw(), gid: entry.gid.as_raw(), groups };
+    Ok(Account::of(&entry, Some(ids)))
 }
 
 /// Some C libraries report a name that does not exist as an error.
@@ -76,5 +117,17 @@ mod tests {
             Err(ProcessError::UnknownUser { user }) if user == "no-such-user-here"
         ));
         assert!(matches!(resolve("a\0b"), Err(ProcessError::UnknownUser { .. })));
+    }
+
+    #[test]
+    fn a_program_is_told_who_it_runs_as_where_the_task_does_not_say_it() {
+        let pair = |(name, value): (&str, &str)| (name.to_owned(), value.to_owned());
+        let root = Account::of(&look_up("root").unwrap().unwrap(), None);
+        let said = root.environment(&[("HOME", "/local"), ("A", "b")].map(pair));
+        let all = [("HOME", "/local"), ("A", "b"), ("USER", "root"), ("LOGNAME", "root")];
+        assert_eq!(said, all.map(pair));
+        let home = root.environment(&[]).into_iter().find(|(name, _)| name == "HOME");
+        assert_eq!(home.unwrap().1, "/root");
+        assert_eq!(Account::default().environment(&[]), []);
     }
 }

@@ -25,8 +25,11 @@ const SCHEMA: &str = r#"{
   }
 }"#;
 
-/// Where programs are, for a task that does not say.
-const PATH_DEFAULT: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+/// What programs look for, for a task that does not say. Who it runs as is said by the host.
+const DEFAULTS: [(&str, &str); 2] = [
+    ("PATH", "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"),
+    ("LANG", "C.UTF-8"),
+];
 
 /// A task's `config` block.
 #[derive(Deserialize)]
@@ -51,8 +54,10 @@ impl Driver for RawExec {
     }
 
     fn start(mut task: TaskConfig) -> Result<Started> {
-        if task.env_value("PATH").is_none() {
-            task.env.push(EnvVar::new("PATH", PATH_DEFAULT));
+        for (name, value) in DEFAULTS {
+            if task.env_value(name).is_none() {
+                task.env.push(EnvVar::new(name, value));
+            }
         }
         let config: Config = task.parse()?;
         // The program sees the node's own paths, so what is elsewhere for it would not be there.
@@ -98,8 +103,8 @@ mod tests {
         RawExec::start(testing::task(r#"{"command": "sh", "args": ["-c", "true"]}"#)).unwrap();
         let asked = &host.processes()[0];
         assert_eq!((asked.command.as_str(), asked.cwd.as_str()), ("sh", "/alloc/web"));
-        let path = EnvVar::new("PATH", PATH_DEFAULT);
-        assert_eq!(asked.env, [EnvVar::new("NOMAD_TASK_NAME", "web"), path]);
+        let [path, lang] = DEFAULTS.map(|(name, value)| EnvVar::new(name, value));
+        assert_eq!(asked.env, [EnvVar::new("NOMAD_TASK_NAME", "web"), path, lang]);
         assert!(host.isolations().is_empty());
     }
 

@@ -13,7 +13,7 @@ use super::{Isolation, IsolationSetup};
 use crate::ProcessSpec;
 use crate::command::{self, PATH_DEFAULT, Texts};
 use crate::error::ProcessError;
-use crate::user::{self, Ids};
+use crate::user::{self, Account, Ids};
 use ostler_model::isolation::Part;
 use ostler_model::limits::USER_PROCESSES_MAX;
 
@@ -43,7 +43,9 @@ pub(in super::super) fn prepare(
         real.map_err(|source| ProcessError::system("finding the task's directory", source))
     };
     let (task_dir, alloc_dir) = (own(&isolation.task_dir)?, own(&isolation.alloc_dir)?);
-    let ids = ids(spec, isolation)?;
+    let account = account(spec, isolation)?;
+    let env = account.environment(&spec.env);
+    let ids = account.ids;
     if let Some(ids) = &ids {
         hand_over(&task_dir, &alloc_dir, ids)
             .map_err(|source| ProcessError::system("handing the task its directories", source))?;
@@ -56,7 +58,7 @@ pub(in super::super) fn prepare(
         }
     };
     let first = program.first().cloned().unwrap_or_default();
-    let texts = Texts::new(&first, &spec.command, &spec.args, &spec.env, &spec.cwd)?;
+    let texts = Texts::new(&first, &spec.command, &spec.args, &env, &spec.cwd)?;
     let looked_for = command::listed(&program);
     let candidates: Result<_, _> =
         program.iter().map(|path| CString::new(path.as_os_str().as_bytes())).collect();
@@ -89,16 +91,16 @@ pub(in super::super) fn prepare(
 }
 
 /// Whom it runs as. Never root that nobody named and the configuration did not allow.
-fn ids(spec: &ProcessSpec, isolation: &Isolation) -> Result<Option<Ids>, ProcessError> {
+fn account(spec: &ProcessSpec, isolation: &Isolation) -> Result<Account, ProcessError> {
     let root = rustix::process::geteuid().is_root();
     let by_default = (root && isolation.has(Part::User)).then_some(&isolation.user_default);
-    let Some(user) = spec.user.as_ref().or(by_default) else { return Ok(None) };
-    let ids = user::resolve(user)?;
-    let as_root = ids.as_ref().is_some_and(|ids| ids.uid == 0);
+    let Some(user) = spec.user.as_ref().or(by_default) else { return Ok(Account::own()) };
+    let account = user::resolve(user)?;
+    let as_root = account.ids.as_ref().is_some_and(|ids| ids.uid == 0);
     if as_root && isolation.has(Part::User) && !isolation.root_allowed {
         return Err(ProcessError::RootNotPermitted { user: user.clone() });
     }
-    Ok(ids)
+    Ok(account)
 }
 
 /// The paths the program may have, by what the process will see.

@@ -152,7 +152,9 @@ fn begin(ends: EnterEnds, status: &OwnedFd) -> Result<Entrant, Refused> {
     // Open before the root is another one.
     let children = File::open("/proc/thread-self/children").ok().filter(|_| !alone);
     let EnterOrder { argv, env, cwd, terminal, .. } = enter;
-    let (mut env, cwd) = (env.unwrap_or(texts.env), cwd.unwrap_or(texts.cwd));
+    let (mut env, cwd) = (env.unwrap_or_else(|| texts.env.clone()), cwd.unwrap_or(texts.cwd));
+    let unsaid = texts.env.into_iter().filter(|of_task| says_who(of_task, &env));
+    env.extend(unsaid.collect::<Vec<_>>());
     if terminal && !env.iter().any(|one| one.to_bytes().starts_with(b"TERM=")) {
         // Programs that draw refuse to without one.
         env.push(c"TERM=xterm".to_owned());
@@ -196,6 +198,14 @@ fn hide() -> io::Result<()> {
 }
 
 /// The files that the program may be, in the order in which they are tried.
+/// A variable of the task that says who it runs as, and of which `env` says nothing.
+fn says_who(of_task: &CStr, env: &[CString]) -> bool {
+    [b"USER=".as_slice(), b"LOGNAME=", b"HOME="].iter().any(|name| {
+        of_task.to_bytes().starts_with(name)
+            && !env.iter().any(|one| one.to_bytes().starts_with(name))
+    })
+}
+
 fn candidates(program: Option<&CString>, env: &[CString], cwd: &CStr) -> Vec<CString> {
     let bytes = |text: &CStr| std::ffi::OsStr::from_bytes(text.to_bytes()).to_owned();
     let command = program.map(|text| bytes(text)).unwrap_or_default();

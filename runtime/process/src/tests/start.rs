@@ -205,7 +205,7 @@ async fn root_runs_a_task_as_another_user_with_that_users_groups() {
         case.spec.user = Some("nobody".to_owned());
         let exit = to_end(&host, &case.spec).await;
         assert_eq!(exit.exit_code, Some(0), "{}", case.stderr.text());
-        let nobody = user::resolve("nobody").unwrap().unwrap();
+        let nobody = user::resolve("nobody").unwrap().ids.unwrap();
         let groups: Vec<_> = nobody.groups.iter().map(u32::to_string).collect();
         assert_eq!(case.stdout.text(), format!("{}\n{}\n", nobody.uid, groups.join(" ")));
     }
