@@ -118,6 +118,8 @@ pub struct EphemeralDisk {
     pub migrate: bool,
     /// Most that `alloc/` and the tasks' directories together may hold, MiB.
     pub size_mb: u32,
+    /// The job says that size: an allocation that holds more ends. Of a size that nobody wrote, people are told.
+    pub size_stated: bool,
 }
 
 impl EphemeralDisk {
@@ -131,7 +133,12 @@ impl EphemeralDisk {
 impl Default for EphemeralDisk {
     /// Nothing is kept; 300 MiB, as in Nomad.
     fn default() -> Self {
-        Self { sticky: false, migrate: false, size_mb: crate::limits::EPHEMERAL_DISK_MB_DEFAULT }
+        Self {
+            sticky: false,
+            migrate: false,
+            size_mb: crate::limits::EPHEMERAL_DISK_MB_DEFAULT,
+            size_stated: false,
+        }
     }
 }
 

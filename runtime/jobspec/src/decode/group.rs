@@ -70,8 +70,11 @@ keys! {
         sticky / Sticky: Given<bool>;
         /// As `sticky`, and from another node of the cluster too.
         migrate / Migrate: Given<bool>;
-        /// MiB that the shared directory and those of the tasks may hold together.
+        /// MiB that the shared directory and those of the tasks may hold together: with more, the
+        /// allocation fails. The default only warns.
         size_mb "size" / SizeMB: Given<u32> [Whole(EPHEMERAL_DISK_MB_MIN as i64, MOST)];
+        /// In JSON, where clients fill in 300: it was written.
+        size_stated "" / SizeStated: Given<bool>;
     }
 }
 
@@ -151,12 +154,22 @@ pub(super) fn group(keys: GroupKeys, outer: Outer<'_>, cx: &mut Context<'_>) -> 
         network,
         tasks,
         shutdown_delay: keys.shutdown_delay.value.filter(|time| !time.is_zero()),
-        ephemeral_disk: keys.ephemeral_disk.unwrap_or_default().over(EphemeralDisk::default()),
+        ephemeral_disk: disk(keys.ephemeral_disk.unwrap_or_default(), cx),
         health,
         services,
         max_run_duration: keys.max_run_duration.value.filter(|time| !time.is_zero()),
         stop_after_disconnect: None,
     })
+}
+
+/// The disk. Clients fill in the default where the job says nothing, which nobody wrote.
+fn disk(mut keys: DiskKeys, cx: &Context<'_>) -> EphemeralDisk {
+    let other = keys.size_mb.value.is_some_and(|size| size != EphemeralDisk::default().size_mb);
+    let written = cx.syntax == Syntax::Hcl && keys.size_mb.was_given;
+    if written || other {
+        keys.size_stated.value = Some(true);
+    }
+    keys.over(EphemeralDisk::default())
 }
 
 /// The tasks; their services are added to those of the group.

@@ -124,9 +124,11 @@ fn a_group_says_what_becomes_of_its_disk() {
     let disk = |body: &str| good(&in_group(body)).groups[0].ephemeral_disk;
     assert_eq!(disk(""), EphemeralDisk::default());
     assert_eq!(disk("ephemeral_disk {}"), EphemeralDisk::default());
+    let usual = EphemeralDisk { size_stated: true, ..EphemeralDisk::default() };
+    assert_eq!(disk("ephemeral_disk { size = 300 }"), usual);
     assert_eq!(
         disk("ephemeral_disk {\nsticky = true\nmigrate = \"true\"\nsize = 10\n}"),
-        EphemeralDisk { sticky: true, migrate: true, size_mb: 10 }
+        EphemeralDisk { sticky: true, migrate: true, size_mb: 10, size_stated: true }
     );
     for (body, expected) in [
         ("ephemeral_disk { size = 9 }", "4:25: size must be at least 10, not 9"),

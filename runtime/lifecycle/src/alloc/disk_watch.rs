@@ -28,6 +28,7 @@ use ostler_model::causes::chain;
 use ostler_model::clock::{self, Clock, Stopwatch};
 use ostler_model::event::{EventKind, TaskEvent};
 use ostler_model::ids::AllocId;
+use ostler_model::job::EphemeralDisk;
 use ostler_model::limits::{
     DISK_LOOK_INTERVAL, DISK_MEASURE_INTERVAL, DISK_MEASURE_PAUSE_FACTOR, DISK_SPARED_WALKS_FACTOR,
     DISK_WALKS_SPARED_MAX, MIB,
@@ -66,7 +67,7 @@ struct Table {
 }
 
 struct Watched {
-    size_mb: u32,
+    disk: EphemeralDisk,
     owner: queue::Sender<Box<News>>,
     /// Number of the look at which it is due.
     due: u64,
@@ -133,7 +134,7 @@ impl Table {
         let (now, next) = (self.now, self.now.saturating_add(looks(DISK_MEASURE_INTERVAL)));
         let (mut walk, mut leisure) = (Vec::new(), Vec::new());
         for (id, of) in self.watched.iter_mut().filter(|(_, of)| of.due <= now) {
-            let limit = u64::from(of.size_mb).saturating_mul(MIB);
+            let limit = u64::from(of.disk.size_mb).saturating_mul(MIB);
             let known = of.last.zip(filled);
             match known.map_or(Due::Walk, |(last, filled)| last.due(filled, limit)) {
                 Due::Walk => walk.push(*id),
@@ -169,15 +170,21 @@ impl DiskWatch {
         Self(Arc::new(Shared { root, meter, clock, table: Mutex::default(), ended, _end: end }))
     }
 
-    /// Measure an allocation until it is forgotten, its owner is gone, or it has more than `size_mb` and
+    /// Measure an allocation until it is forgotten, its owner is gone, or it has more than `disk` says and
     /// its owner was told. Nothing is in the directory of a `new` one yet. Needs a tokio runtime.
-    pub fn watch(&self, id: AllocId, size_mb: u32, new: bool, owner: queue::Sender<Box<News>>) {
+    pub fn watch(
+        &self,
+        id: AllocId,
+        disk: EphemeralDisk,
+        new: bool,
+        owner: queue::Sender<Box<News>>,
+    ) {
         let mut table = self.0.table();
         // Less than an interval from now where somebody looks already and the next look is close.
         let due = table.now.saturating_add(looks(DISK_MEASURE_INTERVAL));
         let known = |filled| Measured { bytes: 0, filled, spared: 0 };
         let last = table.filled.filter(|_| new).map(known);
-        table.watched.insert(id, Watched { size_mb, owner, due, last });
+        table.watched.insert(id, Watched { disk, owner, due, last });
         if !std::mem::replace(&mut table.looks, true) {
             drop(tokio::spawn(look_on(Arc::downgrade(&self.0), self.0.ended.clone())));
         }
@@ -238,10 +245,10 @@ impl Shared {
     /// Walk the directory of an allocation; how long it took.
     async fn walk(self: &Arc<Self>, id: AllocId, filled: Option<u64>) -> Duration {
         let cancel = CancellationToken::new();
-        let (size_mb, owner) = {
+        let (disk, owner) = {
             let mut table = self.table();
             let Some(of) = table.watched.get(&id) else { return Duration::ZERO };
-            let known = (of.size_mb, of.owner.clone());
+            let known = (of.disk, of.owner.clone());
             table.walked = Some((id, cancel.clone()));
             known
         };
@@ -256,11 +263,11 @@ impl Shared {
         self.table().measured(id, took, last);
         match used {
             Ok(used) => {
-                if let Some(text) = size::over_limit(&used, size_mb)
+                if let Some(text) = size::over_limit(&used, disk)
                     && self.table().watched.remove(&id).is_some()
                 {
                     // The owner is gone: it has ended already.
-                    let _gone = owner.send(Box::new(self.exceeded(&used, size_mb, text))).await;
+                    let _gone = owner.send(Box::new(self.exceeded(&used, disk, text))).await;
                 }
             }
             Err(error) => tracing::warn!(alloc = %id, %error, "directory not measured"),
@@ -268,13 +275,16 @@ impl Shared {
         took
     }
 
-    fn exceeded(&self, used: &AllocDiskUse, size_mb: u32, description: String) -> News {
-        let limit = u64::from(size_mb).saturating_mul(MIB);
+    fn exceeded(&self, used: &AllocDiskUse, disk: EphemeralDisk, description: String) -> News {
+        let limit = u64::from(disk.size_mb).saturating_mul(MIB);
         let event = TaskEvent::new(EventKind::DiskExceeded, self.clock.now(), description.clone())
             .detail("disk_limit", limit)
-            .detail("disk_size", used.bytes)
-            .failing();
-        News::Force { status: ClientStatus::Failed, description, event: Some(event) }
+            .detail("disk_size", used.bytes);
+        if !disk.size_stated {
+            return News::Say(event);
+        }
+        let event = Some(event.failing());
+        News::Force { status: ClientStatus::Failed, description, event }
     }
 }
 

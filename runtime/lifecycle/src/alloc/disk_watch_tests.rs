@@ -1,4 +1,4 @@
-#![allow(clippy::unwrap_used, clippy::expect_used, reason = "tests")]
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
 
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -70,6 +70,8 @@ struct Bench {
     rng: Rng,
     /// Those to be added have nothing yet.
     new: bool,
+    /// What they may have, MiB, is stated by their jobs.
+    stated: bool,
     owners: Vec<(AllocId, queue::Receiver<Box<News>>)>,
 }
 
@@ -80,7 +82,8 @@ impl Bench {
         let disk = Arc::new(Disk::default());
         let meter = Arc::clone(&disk) as Arc<dyn DiskMeter>;
         let watch = DiskWatch::new(PathBuf::new(), meter, Clock::default());
-        let mut bench = Self { disk, watch, rng: Rng::seeded(1), new: false, owners: Vec::new() };
+        let mut bench =
+            Self { disk, watch, rng: Rng::seeded(1), new: false, stated: true, owners: Vec::new() };
         (0..allocations).for_each(|_| bench.add());
         bench
     }
@@ -88,7 +91,9 @@ impl Bench {
     fn add(&mut self) {
         let id = AllocId::new(self.rng.uuid());
         let (owner, news) = queue::channel(1);
-        self.watch.watch(id, 1, self.new, owner);
+        let size =
+            EphemeralDisk { size_mb: 1, size_stated: self.stated, ..EphemeralDisk::default() };
+        self.watch.watch(id, size, self.new, owner);
         self.owners.push((id, news));
     }
 
@@ -127,6 +132,20 @@ async fn one_that_is_too_large_is_told_once_and_not_measured_any_more() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn of_a_size_that_nobody_stated_people_are_told_once_and_nothing_ends() {
+    let mut bench = Bench::new(0);
+    bench.stated = false;
+    bench.add();
+    bench.disk.bytes.store(2 * MIB, Ordering::SeqCst);
+    assert_eq!(bench.pass(DISK_MEASURE_INTERVAL).await.0.len(), 1);
+    let news = bench.owners[0].1.try_recv().map(|news| *news);
+    let Some(News::Say(event)) = news else { panic!("{news:?}") };
+    assert!(event.kind == EventKind::DiskExceeded && !event.fails_task, "{event:?}");
+    bench.disk.filled.store(9 * MIB, Ordering::SeqCst);
+    assert_eq!(bench.pass(10 * DISK_MEASURE_INTERVAL).await, (vec![], 0));
+}
+
+#[tokio::test(start_paused = true)]
 async fn who_is_forgotten_or_has_no_owner_is_not_measured() {
     let mut bench = Bench::new(3);
     let (id, _news) = bench.owners.remove(0);
@@ -154,7 +173,12 @@ fn those_without_a_reason_take_turns() {
     for _ in 0..4 {
         let (owner, _) = queue::channel(1);
         let last = Some(Measured { spared: DISK_WALKS_SPARED_MAX, ..LAST });
-        let watched = Watched { size_mb: 1, owner, due: 0, last };
+        let watched = Watched {
+            disk: EphemeralDisk { size_mb: 1, ..EphemeralDisk::default() },
+            owner,
+            due: 0,
+            last,
+        };
         table.watched.insert(AllocId::new(rng.uuid()), watched);
     }
     let ids: Vec<_> = table.watched.keys().copied().collect();

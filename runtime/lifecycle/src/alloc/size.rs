@@ -29,6 +29,7 @@ use tokio_util::sync::CancellationToken;
 use super::dir::at::{DIRECTORY_FLAGS, io_error, is_dots, open_same_mount};
 use super::dir::{AllocDir, AllocDirError, SHARED};
 use ostler_model::ids::AllocId;
+use ostler_model::job::EphemeralDisk;
 use ostler_model::limits::{MEASURE_ENTRIES_MAX, MEASURE_OPEN_LEVELS_MAX, MIB};
 
 /// Bytes in a block of `st_blocks`, on every file system.
@@ -109,18 +110,22 @@ fn measure_within(
     Ok(walk.found)
 }
 
-/// What is wrong when an allocation has more than its `ephemeral_disk.size`, MiB; `None` while it
-/// has not, or where it cannot be said.
+/// What is wrong when an allocation has more on disk than it is to have; `None` while it has not, or
+/// where it cannot be said.
 #[must_use]
-pub fn over_limit(used: &AllocDiskUse, size_mb: u32) -> Option<String> {
-    let limit = u64::from(size_mb).saturating_mul(MIB);
-    (used.bytes > limit).then(|| {
+pub fn over_limit(used: &AllocDiskUse, disk: EphemeralDisk) -> Option<String> {
+    let EphemeralDisk { size_mb, size_stated, .. } = disk;
+    (used.bytes > u64::from(size_mb).saturating_mul(MIB)).then(|| {
         let at_least = if used.complete { "" } else { "at least " };
         let mib = used.bytes.div_ceil(MIB);
-        format!(
-            "the allocation has {at_least}{mib} MiB on disk without its logs; \
-             ephemeral_disk.size allows {size_mb} MiB"
-        )
+        let limit = match size_stated {
+            true => format!("ephemeral_disk.size allows {size_mb} MiB"),
+            false => format!(
+                "the job states no ephemeral_disk.size, and {size_mb} MiB are usual; it runs on, and \
+                 a stated size would be kept to"
+            ),
+        };
+        format!("the allocation has {at_least}{mib} MiB on disk without its logs; {limit}")
     })
 }
 

@@ -276,16 +276,20 @@ fn tasks_that_create_move_and_remove_meanwhile_never_make_it_fail() {
 #[test]
 fn only_more_than_the_limit_is_over_it_and_the_text_has_both_numbers() {
     let used = |bytes, complete| AllocDiskUse { bytes, complete, ..AllocDiskUse::default() };
-    assert_eq!(over_limit(&used(300 * MIB, true), 300), None);
-    assert_eq!(over_limit(&used(10, false), 300), None);
+    let stated = |size_mb| EphemeralDisk { size_mb, size_stated: true, ..EphemeralDisk::default() };
+    assert_eq!(over_limit(&used(300 * MIB, true), stated(300)), None);
+    assert_eq!(over_limit(&used(10, false), stated(300)), None);
     assert_eq!(
-        over_limit(&used(u64::MAX, true), u32::MAX).map(|text| text.is_empty()),
+        over_limit(&used(u64::MAX, true), stated(u32::MAX)).map(|text| text.is_empty()),
         Some(false)
     );
     assert_eq!(
-        over_limit(&used(300 * MIB + 1, true), 300).unwrap(),
+        over_limit(&used(300 * MIB + 1, true), stated(300)).unwrap(),
         "the allocation has 301 MiB on disk without its logs; \
          ephemeral_disk.size allows 300 MiB"
     );
-    assert!(over_limit(&used(400 * MIB, false), 300).unwrap().contains("at least 400 MiB"));
+    let text = over_limit(&used(400 * MIB, false), stated(300)).unwrap();
+    assert!(text.contains("at least 400 MiB"), "{text}");
+    let text = over_limit(&used(400 * MIB, true), EphemeralDisk::default()).unwrap();
+    assert!(text.contains("states no ephemeral_disk.size") && text.contains("runs on"), "{text}");
 }

@@ -1,4 +1,5 @@
-//! Ends an allocation whose directory is larger than its `ephemeral_disk` may be.
+//! Ends an allocation whose directory is larger than its `ephemeral_disk` may be; where the job states no size,
+//! people are told.
 //!
 //! Measured again and again while it runs: the disk is shared, and a quota of the file system would
 //! need the agent to be root. All are measured by one ([`crate::alloc::disk_watch`]), which asks little of
@@ -18,10 +19,10 @@ impl AllocHook for DiskSizeHook {
     fn prerun<'a>(&'a self, scope: &'a AllocScope) -> HookResult<'a> {
         Box::pin(async move {
             if let Some(group) = scope.allocation.task_group() {
-                let (id, size_mb) = (scope.allocation.id, group.ephemeral_disk.size_mb);
+                let (id, disk) = (scope.allocation.id, group.ephemeral_disk);
                 // Another may have left its data, or an earlier run its own.
                 let new = !scope.started_before && scope.allocation.previous.is_none();
-                scope.disk_watch.watch(id, size_mb, new, scope.owner.clone());
+                scope.disk_watch.watch(id, disk, new, scope.owner.clone());
             }
             Ok(())
         })

@@ -120,7 +120,8 @@ fn half() -> Vec<Vec<u8>> {
     pieces
 }
 
-const MIGRATE: EphemeralDisk = EphemeralDisk { sticky: true, migrate: true, size_mb: 10 };
+const MIGRATE: EphemeralDisk =
+    EphemeralDisk { sticky: true, migrate: true, size_mb: 10, size_stated: true };
 
 fn config(bench: &Bench, others: &Arc<Others>, disk: EphemeralDisk) -> AllocRunnerConfig {
     let mut allocation =
