@@ -323,6 +323,7 @@ fn server() -> Task {
         cpu_mhz: 2_000,
         memory_mb: 1_024,
         memory_max_mb: Some(2_048),
+        secrets_mb: None,
         devices: vec![DeviceRequest {
             name: "acme/gpu".to_owned(),
             count: 1,

@@ -146,6 +146,8 @@ pub(super) async fn begin(options: AgentOptions, open: OpenState) -> Result<Begu
         }),
         clock: options.clock.clone(),
         rng: options.rng.clone(),
+        // One that ends with its command leaves no mount behind, whatever ends it.
+        secrets_in_memory: options.mode == AgentMode::Durable,
         recorded_index: found.index(),
         holds: live.holds(&data_dir),
         other_nodes: options.other_nodes.clone(),

@@ -68,6 +68,8 @@ pub struct ControlOptions {
     pub clock: Clock,
     /// Randomness.
     pub rng: Rng,
+    /// Secrets of tasks are kept in memory, where a file system can be mounted there.
+    pub secrets_in_memory: bool,
     /// The highest index on record.
     pub recorded_index: u64,
     /// Runs that live and that nobody owns.

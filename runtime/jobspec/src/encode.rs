@@ -167,6 +167,7 @@ fn resources(resources: &Resources) -> ResourceKeys {
         cpu: resources.cpu_mhz.into(),
         memory: resources.memory_mb.into(),
         memory_max: resources.memory_max_mb.into(),
+        secrets: resources.secrets_mb.into(),
         devices: resources.devices.iter().map(device).collect(),
         ..ResourceKeys::default()
     }

@@ -134,13 +134,17 @@ fn resources() -> impl Strategy<Value = Resources> {
             DeviceRequest { name: "a/b/c d".to_owned(), count, constraints, affinities }
         },
     );
-    (1..9_999_u32, 1..500_u32, prop::option::of(500..900_u32), prop::collection::vec(device, 0..2))
-        .prop_map(|(cpu_mhz, memory_mb, memory_max_mb, devices)| Resources {
+    let devices = prop::collection::vec(device, 0..2);
+    let secrets = prop::option::of(Just(1));
+    (1..9_999_u32, 1..500_u32, prop::option::of(500..900_u32), secrets, devices).prop_map(
+        |(cpu_mhz, memory_mb, memory_max_mb, secrets_mb, devices)| Resources {
             cpu_mhz,
             memory_mb,
             memory_max_mb,
+            secrets_mb,
             devices,
-        })
+        },
+    )
 }
 
 fn restart() -> impl Strategy<Value = RestartPolicy> {
@@ -237,7 +241,7 @@ fn group(kind: JobKind) -> impl Strategy<Value = TaskGroup> {
     };
     let plain = (0..2_u32, texts(), prop::collection::vec(constraint(), 0..2), 0..9_u16);
     let times = (prop::option::of(nanos(1..90 * SECOND)), prop::option::of(nanos(1..90 * SECOND)));
-    let disk = (any::<bool>(), any::<bool>(), 10..9_999_u32);
+    let disk = (any::<bool>(), any::<bool>(), prop_oneof![Just(300), 10..9_999_u32], any::<bool>());
     (plain, tasks, services, health, times, disk).prop_map(
         |((count, meta, constraints, to), tasks, services, health, times, disk)| TaskGroup {
             name: GroupName::new("g").unwrap(),
@@ -256,7 +260,12 @@ fn group(kind: JobKind) -> impl Strategy<Value = TaskGroup> {
             }),
             tasks: vec![tasks.0.into(), tasks.1.into()],
             shutdown_delay: times.0,
-            ephemeral_disk: EphemeralDisk { sticky: disk.0, migrate: disk.1, size_mb: disk.2 },
+            ephemeral_disk: EphemeralDisk {
+                sticky: disk.0,
+                migrate: disk.1,
+                size_mb: disk.2,
+                size_stated: disk.3 || disk.2 != 300,
+            },
             health,
             services: [services.0, services.1, services.2].into_iter().flatten().collect(),
             max_run_duration: times.1,

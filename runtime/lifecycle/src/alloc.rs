@@ -24,6 +24,7 @@ pub mod migrate;
 mod phases;
 pub(crate) mod remove;
 pub mod runner;
+pub mod secrets;
 pub mod size;
 pub mod snapshot;
 pub mod status;
@@ -82,6 +83,8 @@ pub struct AllocRunnerConfig {
     pub rng: Rng,
     /// Longest `kill_timeout` honoured; [`ostler_model::limits::KILL_TIMEOUT_MAX`] unless configured.
     pub kill_timeout_max: Duration,
+    /// Secrets of tasks are kept in memory, where the agent may mount a file system there.
+    pub secrets_in_memory: bool,
     /// Earlier allocations of its place that this node runs, newest first: each is waited for.
     pub previous: Vec<PreviousAlloc>,
     /// Watches over what it has on disk.

@@ -125,6 +125,8 @@ pub struct TaskScope {
     pub rng: Rng,
     /// Longest `kill_timeout` honoured.
     pub kill_timeout_max: Duration,
+    /// `secrets` is in memory, where the agent may mount a file system there.
+    pub secrets_in_memory: bool,
     /// What happens around runs; [`hooks::standard`].
     pub hooks: Vec<Arc<dyn TaskHook>>,
     /// The task's log files once open.

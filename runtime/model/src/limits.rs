@@ -451,6 +451,8 @@ pub const HEALTH_REASON_BYTES_MAX: usize = 512;
 pub const HEALTH_TEXT_BYTES_MAX: usize = 2 * 1024;
 /// Longest name of a service: that of a label in a domain name.
 pub const SERVICE_NAME_BYTES_MAX: usize = 63;
+/// Size of a task's `secrets` directory in memory, MiB, unless the job says it; as in Nomad.
+pub const SECRETS_MB_DEFAULT: u32 = 1;
 /// Smallest `ephemeral_disk.size`, MiB; as in Nomad.
 pub const EPHEMERAL_DISK_MB_MIN: u32 = 10;
 /// What an allocation's directory may hold unless the job says otherwise, MiB; Nomad's default.

@@ -13,13 +13,21 @@ pub struct Resources {
     pub memory_mb: u32,
     /// MiB the task may grow to; absent: `memory_mb`.
     pub memory_max_mb: Option<u32>,
+    /// MiB that its `secrets` directory may hold; absent: [`crate::limits::SECRETS_MB_DEFAULT`].
+    pub secrets_mb: Option<u32>,
     /// Devices, one request after the other.
     pub devices: Vec<DeviceRequest>,
 }
 
 impl Default for Resources {
     fn default() -> Self {
-        Self { cpu_mhz: 100, memory_mb: 300, memory_max_mb: None, devices: Vec::new() }
+        Self {
+            cpu_mhz: 100,
+            memory_mb: 300,
+            memory_max_mb: None,
+            secrets_mb: None,
+            devices: Vec::new(),
+        }
     }
 }
 

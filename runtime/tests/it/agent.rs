@@ -25,6 +25,7 @@ mod faults;
 mod jobs;
 mod jobs_dir;
 mod restart;
+mod secrets;
 
 use std::path::Path;
 use std::time::Duration;

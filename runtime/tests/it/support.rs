@@ -54,6 +54,7 @@ impl DataDir {
 impl Drop for DataDir {
     fn drop(&mut self) {
         share(&self.0.path().join("code"), &warm_cache());
+        system::detach_mounts(self.0.path());
     }
 }
 

@@ -19,7 +19,7 @@ use ostler_testing::fixtures;
 fn task(name: &str, cpu_mhz: u32, memory_mb: u32) -> Task {
     Task {
         driver: PluginName::new("exec").unwrap(),
-        resources: Resources { cpu_mhz, memory_mb, memory_max_mb: None, devices: vec![] },
+        resources: Resources { cpu_mhz, memory_mb, ..Resources::default() },
         ..fixtures::task(name).unwrap()
     }
 }

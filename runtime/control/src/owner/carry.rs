@@ -171,6 +171,7 @@ impl Owner {
             clock: options.clock.clone(),
             rng: options.rng.clone(),
             kill_timeout_max: KILL_TIMEOUT_MAX,
+            secrets_in_memory: options.secrets_in_memory,
             previous,
             disk_watch: self.disk_watch.clone(),
             other_nodes: options.other_nodes.clone(),

@@ -16,6 +16,8 @@ keys! {
         memory / MemoryMB: Given<u32> [Whole(1, MOST)] = Resources::default().memory_mb;
         /// MiB that it may grow to.
         memory_max / MemoryMaxMB: Given<u32> [NotZero(1, MOST)], "`memory`";
+        /// MiB that its `secrets` directory may hold, in memory.
+        secrets / SecretsMB: Given<u32> [NotZero(1, MOST)], "`1`";
         /// Devices, by `type`, `vendor/type` or `vendor/type/name`.
         devices "device" / Devices: Vec<DeviceKeys>;
         /// Devices that belong to one NUMA node.
@@ -23,7 +25,7 @@ keys! {
     }
     not_yet {
         "network" / Networks [hint("put the network into the group")] => null;
-        "cores" / Cores => 0; "disk" / DiskMB => 0; "iops" / IOPS => 0; "secrets" / SecretsMB;
+        "cores" / Cores => 0; "disk" / DiskMB => 0; "iops" / IOPS => 0;
     }
 }
 
@@ -76,7 +78,15 @@ pub(super) fn resources(keys: ResourceKeys, cx: &mut Context<'_>) -> Resources {
     if let Some(block) = keys.numa {
         numa(block, &mut devices, cx);
     }
-    Resources { cpu_mhz, memory_mb, memory_max_mb: keys.memory_max.value, devices }
+    let secrets_mb = keys.secrets.value;
+    if let Some(secrets) = secrets_mb.filter(|secrets| *secrets > memory_mb) {
+        let (name, of) = (keys.secrets.key, keys.memory.key);
+        cx.error(
+            keys.secrets.at,
+            format!("{name} ({secrets}) is memory of the task, so at most its {of} ({memory_mb})"),
+        );
+    }
+    Resources { cpu_mhz, memory_mb, memory_max_mb: keys.memory_max.value, secrets_mb, devices }
 }
 
 /// Decode `numa` into rules of the device requests it names: this agent pins no processors, so that

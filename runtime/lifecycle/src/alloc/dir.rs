@@ -26,7 +26,7 @@
 //! | 100,000 levels | removal flattens, measuring goes up by `..` and checks where it is |
 //! | rights taken from the owner | put right while removing |
 //! | files that cannot be removed | the rest is removed; they are named ([`AllocDirError::Left`]) |
-//! | mount points | never entered; named as left |
+//! | mount points | secrets in memory are detached, others never entered; named as left |
 
 pub(super) mod at;
 mod error;
@@ -162,6 +162,7 @@ impl AllocDir {
             Err(error) => return Err(error),
         };
         let name = alloc.to_string();
+        super::secrets::detach_all(root_fd.as_fd(), &name);
         remove_tree(root_fd.as_fd(), &name)
             .map_err(|left| AllocDirError::Left { path: root.join(&name), left })
     }

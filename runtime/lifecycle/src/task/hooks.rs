@@ -1,7 +1,7 @@
 //! What happens around the runs of a task, in a fixed order.
 //!
 //! ```text
-//!   before each run   driver ─► dir ─► payload ─► logs ─► devices ─► config     first error stops
+//!   before each run   driver ─► dir ─► secrets ─► payload ─► logs ─► devices ─► config     first error stops
 //!   after each run    exited, all of them, whatever one says
 //!   at the end        stop, all of them; idempotent
 //! ```
@@ -15,6 +15,7 @@ mod dir;
 mod driver;
 mod logs;
 mod payload;
+mod secrets;
 
 use std::path::PathBuf;
 use std::sync::{Arc, LazyLock};
@@ -173,6 +174,7 @@ pub fn standard() -> Vec<Arc<dyn TaskHook>> {
         vec![
             Arc::new(driver::DriverHook),
             Arc::new(dir::DirHook),
+            Arc::new(secrets::SecretsHook),
             Arc::new(payload::PayloadHook),
             Arc::new(logs::LogsHook),
             Arc::new(devices::DevicesHook),

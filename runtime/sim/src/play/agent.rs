@@ -130,6 +130,7 @@ impl Agent {
             kill_tasks: Arc::new(kill_tasks(world.clone())),
             clock: clock.clone(),
             rng: rng.clone(),
+            secrets_in_memory: false,
             recorded_index: recorded.index(),
             holds: Holds::default(),
             other_nodes: None,

@@ -9,7 +9,7 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use super::PATIENCE;
 use super::binary::Ended;
 use super::needs::not_asked;
-use super::system::{kill, processes_of};
+use super::system::{detach_mounts, kill, processes_of};
 
 /// Heartbeats of a second, and nodes that are down two seconds after the last one.
 pub const SHORT_BEATS: &str = "server {\n heartbeat_grace = \"1s\"\n min_heartbeat_ttl = \"1s\"\n \
@@ -406,11 +406,6 @@ impl Drop for NomadClient {
             let _ended_already = child.start_kill();
         }
         processes_of(self.0.dir.path()).into_iter().for_each(kill);
-        // It mounts the secrets of each task, and leaves them so.
-        let mounts = std::fs::read_to_string("/proc/mounts").unwrap_or_default();
-        let places = mounts.lines().filter_map(|line| line.split_whitespace().nth(1));
-        for place in places.filter(|place| Path::new(place).starts_with(self.0.dir.path())) {
-            let _gone = rustix::mount::unmount(place, rustix::mount::UnmountFlags::DETACH);
-        }
+        detach_mounts(self.0.dir.path());
     }
 }

@@ -85,3 +85,12 @@ pub async fn pid_in(file: &Path) -> u32 {
     .await;
     found.unwrap()
 }
+
+/// Detach what is mounted below a directory: who was killed left the secrets of its tasks so.
+pub fn detach_mounts(below: &Path) {
+    let mounts = std::fs::read_to_string("/proc/mounts").unwrap_or_default();
+    let places = mounts.lines().filter_map(|line| line.split_whitespace().nth(1));
+    for place in places.filter(|place| Path::new(place).starts_with(below)) {
+        let _gone = rustix::mount::unmount(place, rustix::mount::UnmountFlags::DETACH);
+    }
+}

@@ -213,6 +213,7 @@ impl Members {
                 clock: config.clock.clone(),
                 rng: config.rng.clone(),
                 kill_timeout_max: config.kill_timeout_max,
+                secrets_in_memory: config.secrets_in_memory,
                 hooks: hooks.to_vec(),
                 logs: slot,
                 made,

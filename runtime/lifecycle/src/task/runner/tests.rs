@@ -130,6 +130,7 @@ impl Bench {
             clock: self.clock.clone(),
             rng: self.rng.clone(),
             kill_timeout_max: ostler_model::limits::KILL_TIMEOUT_MAX,
+            secrets_in_memory: false,
             hooks: hooks::standard(),
             logs: LogSlot::new(watch::Publisher::new(0)),
             made: Arc::default(),
