@@ -131,6 +131,8 @@ impl Bench {
             rng: self.rng.clone(),
             kill_timeout_max: ostler_model::limits::KILL_TIMEOUT_MAX,
             hooks: hooks::standard(),
+            artifacts: None,
+            fetched: Default::default(),
             logs: LogSlot::new(watch::Publisher::new(0)),
             made: Arc::default(),
             at_once: false,
