@@ -17,6 +17,7 @@ pub mod catalogue;
 mod device_report;
 mod devices;
 mod error;
+mod fetching;
 mod held;
 pub mod inspect;
 mod job;

@@ -21,7 +21,7 @@ use super::inspect::STATE_FILE;
 use super::restore::Left;
 use super::{
     AgentConfig, AgentError, AgentHandle, AgentMode, AgentOptions, Inner, OpenState, catalogue,
-    loading,
+    fetching, loading,
 };
 use ostler_control::gc::choice::GcPolicy;
 use ostler_control::gc::gauge::FsGauge;
@@ -137,6 +137,7 @@ pub(super) async fn begin(options: AgentOptions, open: OpenState) -> Result<Begu
         drivers: Arc::new(drivers.clone()),
         workloads: Arc::clone(&workloads),
         devices: devices.clone(),
+        artifacts: fetching::fetcher(&options, &data_dir, &mut notices).await,
         state: state.clone(),
         gauge: Arc::new(FsGauge { root: data_dir.clone() }),
         port_in_use: Arc::new(ports::port_in_use),

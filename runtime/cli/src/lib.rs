@@ -86,6 +86,9 @@ pub fn main(args: impl IntoIterator<Item = OsString>) -> ExitCode {
     if args.get(1).is_some_and(|first| first == ostler_worker::ARGUMENT) {
         return ostler_worker::main(|| logging::start(1, &Terminal::detect()));
     }
+    if args.get(1).is_some_and(|first| first == ostler_fetch::ARGUMENT) {
+        return ostler_fetch::main();
+    }
     let args = nomad_plugin::by_name(&args).unwrap_or(args);
     let cli = match Cli::try_parse_from(args) {
         Ok(cli) => cli,

@@ -32,6 +32,7 @@ use ostler_lifecycle::alloc::{
 };
 use ostler_lifecycle::task::env::NodeFacts;
 use ostler_model::alloc::AllocState;
+use ostler_model::artifact::Artifacts;
 use ostler_model::clock::{self, Clock, Stopwatch};
 use ostler_model::ids::AllocId;
 use ostler_model::limits::CONTROL_QUEUE_MAX;
@@ -56,6 +57,8 @@ pub struct ControlOptions {
     pub workloads: Arc<dyn Workloads>,
     /// The node's devices.
     pub devices: DeviceManager,
+    /// Those who fetch what tasks bring along.
+    pub artifacts: Option<Arc<dyn Artifacts>>,
     /// Where records are.
     pub state: StateStore,
     /// Tells how full the file system of the allocations is.

@@ -8,7 +8,10 @@ use std::path::Path;
 
 use ostler_artifact::registry::Artifact;
 use ostler_artifact::trust::{Signature, Signed, check};
-use ostler_model::ids::RunId;
+use ostler_model::artifact::{
+    ArchiveKind, ArtifactMode, ArtifactSource, TaskView, destination, shown_source,
+};
+use ostler_model::ids::{RunId, TaskName};
 use ostler_model::json::JsonObject;
 use ostler_model::limits::{PLUGIN_FILE_BYTES_MAX, TASK_FILE_BYTES_MAX};
 use ostler_plugin::schema::ConfigSchema;
@@ -26,7 +29,7 @@ pub use ostler_recording::fuzz_trace as trace;
 pub type Target = (&'static str, fn(&[u8]));
 
 /// All targets.
-pub const TARGETS: [Target; 18] = [
+pub const TARGETS: [Target; 20] = [
     ("plugin", plugin),
     ("answers", answers),
     ("handles", handles),
@@ -39,6 +42,8 @@ pub const TARGETS: [Target; 18] = [
     ("trust", trust),
     ("signature", signature),
     ("artifact", artifact),
+    ("archive", archive),
+    ("source", source),
     ("journal", journal),
     ("server_connection", server_connection),
     ("msgpack", msgpack),
@@ -65,6 +70,40 @@ pub fn recording(bytes: &[u8]) {
         }
         let again = file::encode(&recording).map(|bytes| file::decode(&bytes));
         debug_assert!(again.is_err() || again == Ok(Ok(recording)), "written is not what is read");
+    }
+}
+
+/// An archive that a task brings along, by every kind that there is; its first byte says which.
+pub fn archive(bytes: &[u8]) {
+    const KINDS: [&str; 10] =
+        ["tar", "tar.gz", "tar.bz2", "tar.xz", "tar.zst", "zip", "gz", "bz2", "xz", "zst"];
+    let Some((first, bytes)) = bytes.split_first() else { return };
+    let name = KINDS.get(usize::from(*first) % KINDS.len());
+    let Some(kind) = name.and_then(|name| ArchiveKind::named(name)) else { return };
+    let Ok(dir) = tempfile::tempdir() else { return };
+    let inside = dir.path().join("in");
+    if std::fs::create_dir(&inside).is_ok() {
+        let _refused = ostler_fetch::fuzz::unpack(bytes, kind, &inside);
+        let beside = std::fs::read_dir(dir.path()).map(Iterator::count).unwrap_or(1);
+        assert_eq!(beside, 1, "something of an archive is outside");
+    }
+}
+
+/// The address of an artifact, its checksum, and where it goes.
+pub fn source(bytes: &[u8]) {
+    let text = String::from_utf8_lossy(bytes);
+    let _shown = shown_source(&text);
+    if let Ok(source) = ArtifactSource::parse(&text, &std::collections::BTreeMap::new()) {
+        let _shown = source.shown();
+        for mode in [ArtifactMode::Any, ArtifactMode::File, ArtifactMode::Dir] {
+            let _outcome = source.outcome(mode);
+        }
+    }
+    if let Ok(task) = TaskName::new("t") {
+        let view = TaskView { task: &task, alloc: "/alloc", local: "/local", secrets: "/secrets" };
+        if let Ok(place) = destination(&text, view) {
+            assert!(place.names.iter().all(|name| name != ".." && !name.contains('/')));
+        }
     }
 }
 
@@ -218,6 +257,21 @@ mod tests {
         file::encode(&Recording { calls: vec![call], ..Recording::default() }).unwrap()
     }
 
+    /// A tar archive, and before it the byte that says so.
+    fn archived() -> Vec<u8> {
+        let mut to = tar::Builder::new(vec![0]);
+        let mut header = tar::Header::new_gnu();
+        header.set_size(4);
+        header.set_mode(0o644);
+        to.append_data(&mut header, "a/b", &b"text"[..]).unwrap();
+        let mut header = tar::Header::new_gnu();
+        header.set_entry_type(tar::EntryType::Symlink);
+        header.set_size(0);
+        header.set_mode(0o777);
+        to.append_link(&mut header, "c", "a/b").unwrap();
+        to.into_inner().unwrap()
+    }
+
     fn written() -> Vec<u8> {
         let put = |value: &[u8]| Op::Put { key: b"key".as_slice().into(), value: value.into() };
         let (mut bytes, mut record, mut tip) = (Vec::new(), Vec::new(), TIP);
@@ -278,6 +332,8 @@ mod tests {
             (target("trust"), TRUST.into()),
             (target("signature"), SIGNATURE.into()),
             (target("artifact"), ARTIFACT.into()),
+            (target("archive"), archived()),
+            (target("source"), b"https://u:p@h:8/a/x.tar.gz//b?checksum=md5:00&c=d".into()),
             (target("journal"), written()),
             (target("server_connection"), connection()),
             (target("msgpack"), said("Node.UpdateAlloc", "", Part::Request)),
@@ -306,6 +362,9 @@ mod tests {
         );
         assert!(ostler_jobspec::parse(JOB.as_bytes(), Path::new("/fuzz/job.hcl"), None).is_ok());
         assert!(file::decode(&recorded()).is_ok());
+        let dir = tempfile::tempdir().unwrap();
+        let tar = ArchiveKind::named("tar").unwrap();
+        ostler_fetch::fuzz::unpack(&archived()[1..], tar, dir.path()).unwrap();
         let trust = Path::new("/fuzz/trust.hcl");
         assert!(ostler_jobspec::parse_trust_file(TRUST.as_bytes(), trust).is_ok());
         assert!(Signature::parse(SIGNATURE.as_bytes()).is_ok());

@@ -3,6 +3,7 @@
 
 use serde_json::Value;
 
+use crate::decode::artifact::ArtifactKeys;
 use crate::decode::constraint::{AffinityKeys, ConstraintKeys};
 use crate::decode::group::{GroupKeys, NetworkKeys, PortKeys};
 use crate::decode::health::UpdateKeys;
@@ -13,6 +14,7 @@ use crate::decode::task::TaskKeys;
 use crate::diagnostic::Span;
 use crate::keys::{Free, Keys as _};
 use crate::tree::{self, Key, ValueKind};
+use ostler_model::artifact::TaskArtifact;
 use ostler_model::job::{
     Check, CheckKind, Constraint, HealthPolicy, Job, JobKind, NetworkSpec, PortSpec, RestartPolicy,
     Service, Task, TaskGroup,
@@ -84,7 +86,19 @@ fn task(task: &Task, services: &[Service]) -> TaskKeys {
         user: task.user.clone().into(),
         shutdown_delay: task.shutdown_delay.unwrap_or_default().into(),
         services: own.map(service).collect(),
+        artifacts: task.artifacts.iter().map(artifact).collect(),
         ..TaskKeys::default()
+    }
+}
+
+fn artifact(artifact: &TaskArtifact) -> ArtifactKeys {
+    ArtifactKeys {
+        source: artifact.source.clone().into(),
+        destination: artifact.destination.clone().into(),
+        mode: artifact.mode.into(),
+        options: artifact.options.clone(),
+        headers: artifact.headers.clone(),
+        ..ArtifactKeys::default()
     }
 }
 

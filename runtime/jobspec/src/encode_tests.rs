@@ -14,6 +14,7 @@ use serde_json::{Value, json};
 
 use super::super::{Syntax, parse};
 use super::nomad_json;
+use ostler_model::artifact::{ArtifactMode, TaskArtifact};
 use ostler_model::ids::{GroupName, JobId, PluginName, TaskName};
 use ostler_model::job::*;
 use ostler_model::json::JsonObject;
@@ -180,6 +181,7 @@ fn task(name: &'static str, hook: Option<LifecycleHook>) -> impl Strategy<Value 
         kill_timeout: times.0,
         shutdown_delay: times.1,
         restart: times.2,
+        artifacts: if truth { vec![artifact(&user)] } else { Vec::new() },
         kill_signal,
         leader: truth && hook.is_none(),
         lifecycle: hook.map(|hook| Lifecycle { hook, sidecar: truth }),
@@ -187,6 +189,17 @@ fn task(name: &'static str, hook: Option<LifecycleHook>) -> impl Strategy<Value 
         user,
         payload: None,
     })
+}
+
+fn artifact(user: &Option<String>) -> TaskArtifact {
+    let map = |name: &str, text: &str| [(name.to_owned(), text.to_owned())].into();
+    TaskArtifact {
+        source: "https://h/${NOMAD_JOB_ID}.zip//a?b=c".to_owned(),
+        options: map("archive", "zip"),
+        headers: map("X-Token", "${env[\"TOKEN\"]}"),
+        mode: if user.is_some() { ArtifactMode::Dir } else { ArtifactMode::Any },
+        destination: "../alloc/data/".to_owned(),
+    }
 }
 
 fn service(task: Option<&'static str>) -> impl Strategy<Value = Service> {

@@ -8,6 +8,7 @@
     reason = "tests"
 )]
 
+mod artifacts;
 mod bad;
 mod good;
 mod health;

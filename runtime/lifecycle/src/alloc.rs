@@ -12,6 +12,7 @@
 //! [`ostler_model::alloc::Allocation`] is what was asked, and changes only by a newer copy of it, as
 //! far as [`update`] says; [`AllocState`] is what is.
 
+pub mod bring;
 pub mod checks;
 pub mod coordinator;
 pub mod dir;
@@ -44,6 +45,7 @@ use crate::task::{ExecRequest, LogSlot, RequestError, RestoredTask, TaskHandle};
 use crate::watch;
 use ostler_logs::TaskLogs;
 use ostler_model::alloc::{AllocState, Allocation};
+use ostler_model::artifact::Artifacts;
 use ostler_model::clock::Clock;
 use ostler_model::ids::{AllocId, GroupName, JobId, TaskName};
 use ostler_model::other_nodes::OtherNodes;
@@ -75,6 +77,8 @@ pub struct AllocRunnerConfig {
     pub workloads: Arc<dyn Workloads>,
     /// The node's devices.
     pub devices: Arc<dyn Devices>,
+    /// Those who fetch what tasks bring along.
+    pub artifacts: Option<Arc<dyn Artifacts>>,
     /// Where states are written.
     pub state: StateStore,
     /// Time.

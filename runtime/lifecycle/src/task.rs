@@ -37,6 +37,7 @@ use crate::queue;
 use crate::watch;
 use ostler_logs::TaskLogs;
 use ostler_model::alloc::Allocation;
+use ostler_model::artifact::Artifacts;
 use ostler_model::clock::Clock;
 use ostler_model::event::TaskEvent;
 use ostler_model::held_once::HeldOnce;
@@ -49,7 +50,7 @@ use ostler_model::task::{TaskState, Usage, Workload};
 use ostler_state::StateStore;
 
 use self::env::NodeFacts;
-use self::hooks::TaskHook;
+use self::hooks::{Fetched, TaskHook};
 
 /// Why a request to a task was not done.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -129,6 +130,10 @@ pub struct TaskScope {
     pub secrets_in_memory: bool,
     /// What happens around runs; [`hooks::standard`].
     pub hooks: Vec<Arc<dyn TaskHook>>,
+    /// Those who fetch what tasks bring along.
+    pub artifacts: Option<Arc<dyn Artifacts>>,
+    /// What of that is there.
+    pub fetched: Fetched,
     /// The task's log files once open.
     pub logs: LogSlot,
     /// The task's directories were made with those of the allocation: the first run takes that.

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use super::artifact::ArtifactConfig;
 use super::digest::Digest;
 use super::endpoint::Endpoint;
 use super::isolation::IsolationGrant;
@@ -36,6 +37,8 @@ pub struct AgentConfig {
     pub wasm_worker: WasmWorkerConfig,
     /// What the node has to give.
     pub client: ClientConfig,
+    /// Bounds of what tasks bring along.
+    pub artifact: ArtifactConfig,
     /// The cluster that it is a node of.
     pub cluster: ClusterConfig,
     /// How many WASM tasks there may be, and how they are held.

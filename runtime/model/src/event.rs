@@ -29,6 +29,10 @@ kinds! {
     Received = "Received",
     /// The task directory is being built.
     TaskSetup = "Task Setup",
+    /// What the task brings along is being fetched.
+    DownloadingArtifacts = "Downloading Artifacts",
+    /// It could not be fetched.
+    ArtifactDownloadFailed = "Failed Artifact Download",
     /// The task cannot run as written.
     FailedValidation = "Failed Validation",
     /// Something before the start failed.
@@ -121,7 +125,8 @@ impl TaskEvent {
 }
 
 /// Kinds that say what went wrong with a run or its start.
-const CAUSES: [EventKind; 6] = [
+const CAUSES: [EventKind; 7] = [
+    EventKind::ArtifactDownloadFailed,
     EventKind::Terminated,
     EventKind::DriverFailure,
     EventKind::SetupFailure,

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use super::artifact::TaskArtifact;
 use super::held_once::HeldOnce;
 use super::ids::{GroupName, JobId, PluginName, TaskName};
 use super::json::JsonObject;
@@ -255,6 +256,8 @@ pub struct Task {
     pub shutdown_delay: Option<Duration>,
     /// What its job was dispatched with: of servers alone.
     pub payload: Option<Box<TaskPayload>>,
+    /// What it brings along, in file order.
+    pub artifacts: Vec<TaskArtifact>,
 }
 
 /// What a job was dispatched with, for a file of one task.

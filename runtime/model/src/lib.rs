@@ -9,6 +9,7 @@
 //! [`alloc::AllocState`] is what is (dynamic). They are never merged.
 
 pub mod alloc;
+pub mod artifact;
 pub mod attribute;
 pub mod causes;
 pub mod clock;

@@ -6,6 +6,7 @@
 use std::time::Duration;
 
 mod api;
+mod artifacts;
 mod cluster;
 mod control;
 mod engines;
@@ -14,6 +15,7 @@ mod moved;
 mod nomad_plugin;
 
 pub use api::*;
+pub use artifacts::*;
 pub use cluster::*;
 pub use control::*;
 pub use engines::*;

@@ -354,6 +354,11 @@ pub trait Driver: Send + Sync {
     /// A call about this task was given up after so long, longer than its own deadline: it counts
     /// against the driver as one that hangs.
     fn given_up(&self, _call: &'static str, _task: &TaskContext, _after: Duration) {}
+    /// Keys of a task's `config` at which the address of a file may stand; the driver is told the path of
+    /// what was fetched from there.
+    fn fetched_keys(&self) -> Vec<String> {
+        Vec::new()
+    }
     /// Check a task's `config` against the driver's schema; empty when fine.
     fn validate(&self, config: &JsonObject) -> Vec<Diagnostic>;
     /// Start. On an error the host has killed whatever the call spawned.

@@ -61,6 +61,17 @@ impl ConfigSchema {
         &self.text
     }
 
+    /// Keys at which the address of a file may stand that the host fetches: those that the schema marks with
+    /// `"x-ostler-fetched": true`.
+    #[must_use]
+    pub fn fetched_keys(&self) -> Vec<String> {
+        let keys = self.schema.get("properties").and_then(Value::as_object);
+        let marked =
+            |schema: &Value| schema.get("x-ostler-fetched").is_some_and(|marked| *marked == true);
+        let keys = keys.into_iter().flatten().filter(|(_, schema)| marked(schema));
+        keys.map(|(key, _)| key.clone()).take(ANSWER_DIAGNOSTICS_MAX).collect()
+    }
+
     /// Everything wrong with a configuration; empty when it fits.
     #[must_use]
     pub fn check(&self, config: &JsonObject) -> Vec<Diagnostic> {

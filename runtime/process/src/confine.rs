@@ -21,6 +21,7 @@ use rustix::thread::CapabilitySet;
 
 use super::isolate::rules::Rules;
 use super::isolate::{filter, filter_engine, privileges, rules};
+use super::user::Ids;
 use ostler_model::limits::CONTROL_NICE;
 
 /// What a confined process may still reach, besides TCP, its own directory in `/proc` and what
@@ -31,6 +32,58 @@ pub struct Confinement {
     pub write: Vec<PathBuf>,
     /// Directories, with everything beneath, and files: to be read, and mapped as code.
     pub read: Vec<PathBuf>,
+    /// What it may say to whom.
+    pub network: ConfinedNetwork,
+    /// Of root it becomes nobody, and keeps no capability at all.
+    pub nobody: bool,
+}
+
+/// What sockets a confined process may have.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ConfinedNetwork {
+    /// TCP, and connected pairs.
+    #[default]
+    Tcp,
+    /// The same and UDP, by which names are resolved.
+    TcpAndNames,
+    /// None.
+    Nothing,
+}
+
+/// The user without rights, and its group; the kernel's own number for whom it does not know.
+const NOBODY: u32 = 65_534;
+
+/// What a process may use, set by itself before it reads what it does not trust.
+#[derive(Clone, Copy, Debug)]
+pub struct ProcessBounds {
+    /// Address space, bytes.
+    pub address_space_bytes: u64,
+    /// Processor time, seconds.
+    pub cpu_seconds: u64,
+    /// Open files.
+    pub open_files: u64,
+    /// Longest file it may write, bytes.
+    pub file_bytes: u64,
+}
+
+/// Bound this process, for good.
+///
+/// # Errors
+/// When the kernel refuses.
+pub fn bound(to: &ProcessBounds) -> io::Result<()> {
+    for (resource, soft, hard) in [
+        (Resource::As, to.address_space_bytes, to.address_space_bytes),
+        (Resource::Cpu, to.cpu_seconds, to.cpu_seconds.saturating_add(1)),
+        (Resource::Nofile, to.open_files, to.open_files),
+        (Resource::Fsize, to.file_bytes, to.file_bytes),
+        // A dump would hold what it has read.
+        (Resource::Core, 0, 0),
+    ] {
+        // An existing hard limit below ours stays.
+        let hard = rustix::process::getrlimit(resource).maximum.map_or(hard, |now| now.min(hard));
+        setrlimit(resource, Rlimit { current: Some(soft.min(hard)), maximum: Some(hard) })?;
+    }
+    Ok(())
 }
 
 /// Which parts are in force.
@@ -113,10 +166,14 @@ pub fn confine(to: &Confinement) -> Result<Confined, ConfineError> {
         Rules { read, write, except: Vec::new(), scoped: true, data_only: true }.prepare()
     });
     let rules = rules.transpose().map_err(failed("Landlock"))?;
-    let program = filter_engine::program(rustix::process::getpid());
+    let program = filter_engine::program(rustix::process::getpid(), to.network);
     let program = program.map_err(failed("the filter of system calls"))?;
 
-    let low_ports = kept_capabilities().map_err(failed("dropping capabilities"))?;
+    let low_ports = match to.nobody {
+        true => become_nobody().map(|()| false),
+        false => kept_capabilities(),
+    };
+    let low_ports = low_ports.map_err(failed("dropping capabilities"))?;
     if let Some(rules) = rules {
         let restricted = rules.restrict_self().map_err(io::Error::other);
         restricted.map_err(failed("Landlock"))?;
@@ -139,6 +196,13 @@ fn kept_capabilities() -> io::Result<bool> {
     let kept = had & CapabilitySet::NET_BIND_SERVICE;
     privileges::drop_to(None, kept.bits(), true)?;
     Ok(!kept.is_empty())
+}
+
+/// Who is not root stays who it is.
+fn become_nobody() -> io::Result<()> {
+    let ids = Ids { uid: NOBODY, gid: NOBODY, groups: Vec::new() };
+    let root = rustix::process::geteuid().is_root();
+    privileges::drop_to(root.then_some(&ids), 0, true)
 }
 
 /// Open for as long as this process lives. The kernel's rules are about what it finds at a path now, and

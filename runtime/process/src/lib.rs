@@ -12,7 +12,7 @@
 //! Knows no driver and no WebAssembly. Start with [`ProcessHost`] and its rules, then `spawn.rs`;
 //! [`isolate`] keeps a task apart, [`supervise`] lets it outlive the agent, `session.rs` runs a command
 //! inside it, [`program`] runs a command to
-//! its end; [`detached`] starts a process of the agent's own that goes on without it.
+//! its end; [`limited`] starts one that limits itself; [`detached`] starts a process of the agent's own that goes on without it.
 
 mod adopt;
 mod cgroup;
@@ -26,6 +26,7 @@ mod held;
 pub mod identity;
 pub mod isolate;
 pub mod left;
+pub mod limited;
 pub mod live;
 pub mod memory;
 mod oversee;

@@ -21,6 +21,7 @@ mod api_answers;
 mod api_jobs;
 mod api_streams;
 mod architecture;
+mod artifacts;
 mod bad_input;
 mod cluster;
 mod cluster_access;

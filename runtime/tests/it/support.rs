@@ -3,6 +3,7 @@
 pub mod agent_process;
 pub mod binary;
 pub mod census;
+pub mod files;
 pub mod http;
 pub mod jobs;
 pub mod lateness;

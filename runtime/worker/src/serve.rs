@@ -89,7 +89,8 @@ fn begin() -> io::Result<Begun> {
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let mut read = setup.read.clone();
     read.push(PathBuf::from("/proc/sys/vm"));
-    let confined = confine(&Confinement { write: setup.write.clone(), read });
+    let confined =
+        confine(&Confinement { write: setup.write.clone(), read, ..Confinement::default() });
     let confined = confined.map_err(io::Error::other)?.to_string();
     Ok(Begun { setup, first, listener, home, confined, cores })
 }

@@ -264,14 +264,25 @@ impl Transport {
     }
 }
 
+/// The certificate authorities of the machine. Blocking: it takes milliseconds.
+#[must_use]
+pub fn machine_authorities() -> Vec<CertificateDer<'static>> {
+    let found = rustls_native_certs::load_native_certs();
+    for error in &found.errors {
+        tracing::debug!(%error, "a certificate authority of the machine cannot be read");
+    }
+    found.certs
+}
+
+/// What speaks TLS with whom the machine's authorities vouch for; none where it has no authorities.
+/// Blocking.
+#[must_use]
+pub fn machine_tls() -> Option<TlsConnector> {
+    connector(None)
+}
+
 fn connector(own: Option<Vec<CertificateDer<'static>>>) -> Option<TlsConnector> {
-    let authorities = own.unwrap_or_else(|| {
-        let found = rustls_native_certs::load_native_certs();
-        for error in &found.errors {
-            tracing::debug!(%error, "a certificate authority of the machine cannot be read");
-        }
-        found.certs
-    });
+    let authorities = own.unwrap_or_else(machine_authorities);
     let mut roots = RootCertStore::empty();
     let (added, _) = roots.add_parsable_certificates(authorities);
     if added == 0 {

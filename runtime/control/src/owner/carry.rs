@@ -167,6 +167,7 @@ impl Owner {
             drivers: Arc::clone(&options.drivers),
             workloads: Arc::clone(&options.workloads),
             devices: Arc::new(options.devices.clone()),
+            artifacts: options.artifacts.clone(),
             state: options.state.clone(),
             clock: options.clock.clone(),
             rng: options.rng.clone(),

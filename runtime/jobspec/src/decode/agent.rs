@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use super::client::{ClientKeys, TlsKeys, client, tls};
+use super::client::{Client, ClientKeys, TlsKeys, client, tls};
 use super::grants::GrantKeys;
 use super::http::{AddressesKeys, AdvertiseKeys, PortsKeys, http, ip};
 use super::trust::{RegistryKeys, TrustKeys, registries, trust};
@@ -293,7 +293,7 @@ fn agent(file: Block, cx: &mut Context<'_>) -> AgentConfig {
     let keys = AgentKeys::read(file, cx);
     let tls = keys.tls.and_then(|block| tls(block, cx));
     let http = http(keys.bind_addr, keys.ports, keys.addresses, keys.advertise, cx);
-    let (client, cluster, mut meta) =
+    let Client { node: client, cluster, mut meta, artifact } =
         client(keys.client.unwrap_or_default(), keys.region.filled(cx), tls, http, cx);
     // One key in both places is the top's.
     meta.extend(keys.meta);
@@ -308,6 +308,7 @@ fn agent(file: Block, cx: &mut Context<'_>) -> AgentConfig {
         gc: keys.gc.unwrap_or_default().over(GcConfig::default()),
         wasm_worker: keys.wasm_worker.unwrap_or_default().over(WasmWorkerConfig::default()),
         client,
+        artifact,
         cluster,
         wasm: keys.wasm.unwrap_or_default().over(WasmConfig::default()),
         node_meta: meta,

@@ -3,8 +3,10 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
+use super::artifact::{self, ArtifactLimitKeys};
 use crate::keys::Bounds::Whole;
 use crate::keys::{Context, Given, MOST, Texts, hint, keys};
+use ostler_model::artifact::ArtifactConfig;
 use ostler_model::config::{ClientConfig, ClusterConfig, HttpConfig, TlsConfig};
 use ostler_model::limits::CLUSTER_SERVERS_MAX;
 use ostler_model::server_address::ServerAddress;
@@ -27,6 +29,8 @@ keys! {
         disable_remote_exec: Given<bool>, "`false`";
         /// An agent is always a client.
         enabled: Given<bool>, "`true`";
+        /// Bounds of what tasks bring along.
+        artifact: Option<ArtifactLimitKeys>;
     }
     not_yet {
         "reserved" [hint("give the totals without it: memory_total_mb, cpu_total_compute")];
@@ -34,7 +38,7 @@ keys! {
         "gc_max_allocs" [hint("write gc { max_allocs = … }")];
         "state_dir"; "alloc_dir"; "options"; "host_volume";
         "host_network"; "network_interface"; "chroot_env"; "max_kill_timeout";
-        "disk_total_mb"; "cpu_disable_dmidecode"; "server_join" [hint("write servers = […]")]; "artifact";
+        "disk_total_mb"; "cpu_disable_dmidecode"; "server_join" [hint("write servers = […]")];
         "template"; "drain_on_shutdown";
     }
 }
@@ -65,6 +69,14 @@ keys! {
     }
 }
 
+/// What a `client` block says.
+pub(super) struct Client {
+    pub(super) node: ClientConfig,
+    pub(super) cluster: ClusterConfig,
+    pub(super) meta: BTreeMap<String, String>,
+    pub(super) artifact: ArtifactConfig,
+}
+
 /// What the node has to give, and the meta of its `client` block.
 pub(super) fn client(
     keys: ClientKeys,
@@ -72,7 +84,7 @@ pub(super) fn client(
     tls: Option<TlsConfig>,
     http: HttpConfig,
     cx: &mut Context<'_>,
-) -> (ClientConfig, ClusterConfig, BTreeMap<String, String>) {
+) -> Client {
     if keys.enabled.value == Some(false) {
         cx.error(keys.enabled.at, "enabled = false has no effect: an agent is always a client");
     }
@@ -94,7 +106,9 @@ pub(super) fn client(
     let disable_remote_exec = keys.disable_remote_exec.value.unwrap_or(false);
     let cluster =
         ClusterConfig { servers, region, node_class, node_pool, disable_remote_exec, tls, http };
-    (ClientConfig { cpu_total_compute, memory_total_mb }, cluster, keys.meta)
+    let artifact = artifact::limits(keys.artifact, cx);
+    let node = ClientConfig { cpu_total_compute, memory_total_mb };
+    Client { node, cluster, meta: keys.meta, artifact }
 }
 
 pub(super) fn tls(keys: TlsKeys, cx: &mut Context<'_>) -> Option<TlsConfig> {

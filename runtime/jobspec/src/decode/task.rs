@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use super::artifact::{self, ArtifactKeys};
 use super::constraint::{ConstraintKeys, constraints};
 use super::named;
 use super::resources::{ResourceKeys, resources};
@@ -53,9 +54,11 @@ keys! {
         shutdown_delay / ShutdownDelay: Given<Duration>, "none";
         /// What it offers.
         services "service" / Services: Vec<ServiceKeys>;
+        /// What it brings along, fetched before its first start.
+        artifacts "artifact" / Artifacts: Vec<ArtifactKeys>;
     }
     not_yet {
-        "affinity" / Affinities => null; "artifact" / Artifacts => null; "template" / Templates => null;
+        "affinity" / Affinities => null; "template" / Templates => null;
         "vault" / Vault => null; "consul" / Consul; "identity" / Identities; "" / Identity;
         "csi_plugin" / CSIPluginConfig => null; "volume_mount" / VolumeMounts => null;
         "dispatch_payload" / DispatchPayload => null; "scaling" / ScalingPolicies => null;
@@ -121,6 +124,7 @@ pub(super) fn task(
         }
     }
     let constraints = constraints(keys.constraints, cx);
+    let artifacts = artifact::artifacts(keys.artifacts, name.as_ref(), cx);
     let resources = keys.resources.map(|block| resources(block, cx)).unwrap_or_default();
     let restart = restart::policy(keys.restart, policy, cx);
     check_kill_timeout(&keys.kill_timeout, cx);
@@ -147,6 +151,7 @@ pub(super) fn task(
         user: keys.user.value.filter(|user| !user.is_empty()),
         shutdown_delay: keys.shutdown_delay.value.filter(|delay| !delay.is_zero()),
         payload: None,
+        artifacts,
     })
 }
 

@@ -126,7 +126,7 @@ fn problems_of_a_task_have_their_places() {
             "7:8: no attempts and mode delay contradict",
         ),
         ("template {\ndata = 1\n}", "5:1: template is valid in Nomad, not supported by Ostler yet"),
-        ("artifact {}", "5:1: artifact is valid in Nomad"),
+        ("template {}", "5:1: template is valid in Nomad"),
         ("vault = {}", "5:1: vault is valid in Nomad"),
         ("config = 1", "5:10: config must be an object, not a number"),
         ("config \"x\" {}", "5:8: config takes no label"),

@@ -26,7 +26,7 @@ mod pack;
 mod place;
 mod unpack;
 
-pub use archive::ArchiveError;
+pub use archive::{ArchiveEntry, ArchiveEntryKind, ArchiveError, ArchiveReader};
 pub use pack::{PackError, PackedDisk, pack};
 pub use unpack::{LeftOut, UnpackBounds, UnpackError, Unpacked, unpack_into};
 

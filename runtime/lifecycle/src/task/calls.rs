@@ -9,6 +9,7 @@ use super::handle::{Intent, LocalRecord, RunRecord, StartedRecord, TaskRecordErr
 use super::hooks::{self, HookError, Preparation};
 pub use super::notes::DriverNote;
 pub use super::run::{Run, new_id};
+use crate::queue;
 use ostler_model::clock;
 use ostler_model::ids::RunId;
 use ostler_model::limits::{
@@ -88,6 +89,7 @@ pub async fn prepare(
     scope: &TaskScope,
     record: &LocalRecord,
     intent: Option<Intent>,
+    notes: queue::Sender<DriverNote>,
 ) -> Result<Preparation, HookError> {
     let held = || scope.drivers.dispense(&scope.task.driver).is_ok_and(|one| one.starts_held());
     let intent = match intent {
@@ -97,7 +99,7 @@ pub async fn prepare(
         }
         intent => intent,
     };
-    match hooks::prestart(scope).await {
+    match hooks::prestart(scope, Some(notes)).await {
         Ok(preparation) => Ok(Preparation { intent, ..preparation }),
         Err(error) => {
             if let Some(intent) = intent {

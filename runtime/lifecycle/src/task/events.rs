@@ -50,6 +50,29 @@ pub fn waiting_for_driver(now: Timestamp, reason: &str) -> TaskEvent {
         .detail("driver_message", reason)
 }
 
+/// What the task brings along is being fetched.
+#[must_use]
+pub fn downloading_artifacts(now: Timestamp) -> TaskEvent {
+    TaskEvent::new(EventKind::DownloadingArtifacts, now, "Client is downloading artifacts")
+}
+
+/// How far a download is.
+#[must_use]
+pub fn artifact_progress(now: Timestamp, shown: &str, bytes: u64, of: Option<u64>) -> TaskEvent {
+    let mib = |bytes: u64| bytes / ostler_model::limits::MIB;
+    let text = match of {
+        Some(of) => format!("{shown}: {} of {} MiB", mib(bytes), mib(of)),
+        None => format!("{shown}: {} MiB", mib(bytes)),
+    };
+    TaskEvent::new(EventKind::DownloadingArtifacts, now, text)
+}
+
+/// It could not be fetched.
+#[must_use]
+pub fn artifact_failed(now: Timestamp, error: &str) -> TaskEvent {
+    TaskEvent::new(EventKind::ArtifactDownloadFailed, now, error).detail("download_error", error)
+}
+
 /// The task cannot be set up.
 #[must_use]
 pub fn setup_failure(now: Timestamp, error: &str) -> TaskEvent {

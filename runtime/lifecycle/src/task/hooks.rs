@@ -1,7 +1,8 @@
 //! What happens around the runs of a task, in a fixed order.
 //!
 //! ```text
-//!   before each run   driver ─► dir ─► secrets ─► payload ─► logs ─► devices ─► config     first error stops
+//!   before each run   driver ─► dir ─► secrets ─► payload ─► logs ─► devices ─► artifacts ─► config ─► modules
+//!                     first error stops
 //!   after each run    exited, all of them, whatever one says
 //!   at the end        stop, all of them; idempotent
 //! ```
@@ -9,23 +10,30 @@
 //! No hook is "done" beyond the run it prepared: each leaves its effects in the [`Preparation`],
 //! which is made anew for each run, so that no effect can be lost between two runs.
 
+mod artifacts;
 mod config;
 mod devices;
 mod dir;
 mod driver;
 mod logs;
+mod modules;
 mod payload;
 mod secrets;
 
 use std::path::PathBuf;
 use std::sync::{Arc, LazyLock};
+use std::time::Duration;
 
 use super::TaskScope;
 use super::env::TaskEnv;
 use super::events;
 use super::handle::Intent;
+use super::notes::{DriverNote, TaskNote};
 use crate::alloc::dir::TaskDir;
+use crate::queue;
+pub use artifacts::Fetched;
 use ostler_logs::TaskLogs;
+use ostler_model::artifact::KeptFile;
 use ostler_model::causes;
 use ostler_model::clock;
 use ostler_model::device::Reservation;
@@ -58,6 +66,19 @@ pub struct Preparation {
     pub user: Option<String>,
     /// The intent of the run, where it was put on its way before the hooks ran.
     pub intent: Option<Intent>,
+    /// From `modules`: what its driver reads while it starts the run.
+    pub modules: Vec<Arc<dyn KeptFile>>,
+    /// Where hooks say how far they are.
+    pub notes: Option<queue::Sender<DriverNote>>,
+}
+
+impl Preparation {
+    /// Tell an event of the task while it is prepared. An owner that does not read misses it.
+    fn say(&self, event: TaskEvent) {
+        if let Some(notes) = &self.notes {
+            let _full = notes.try_send(Box::new(TaskNote::Hook(event)));
+        }
+    }
 }
 
 /// Why a run cannot be prepared.
@@ -86,8 +107,16 @@ pub enum HookError {
         /// What failed.
         error: String,
     },
+    /// What the task brings along could not be fetched.
+    #[error("{error}")]
+    Artifact {
+        /// What failed.
+        error: String,
+        /// May it go better next time?
+        recoverable: bool,
+    },
     /// The hook did not end.
-    #[error("hook {hook} did not end within {HOOK_WALL_MAX:?}")]
+    #[error("hook {hook} did not end in time")]
     TimedOut {
         /// Its name.
         hook: &'static str,
@@ -122,7 +151,7 @@ impl HookError {
         match self {
             Self::DriverNotReady { .. } | Self::TimedOut { .. } | Self::Node { .. } => true,
             Self::Invalid(_) => false,
-            Self::Setup { recoverable, .. } => *recoverable,
+            Self::Setup { recoverable, .. } | Self::Artifact { recoverable, .. } => *recoverable,
         }
     }
 
@@ -132,6 +161,7 @@ impl HookError {
         let text = self.to_string();
         match self {
             Self::Invalid(_) => events::failed_validation(now, &text),
+            Self::Artifact { .. } => events::artifact_failed(now, &text),
             Self::TimedOut { hook } => events::hook_failed(now, hook, &text),
             Self::DriverNotReady { .. } | Self::Setup { .. } | Self::Node { .. } => {
                 events::setup_failure(now, &text)
@@ -140,11 +170,15 @@ impl HookError {
     }
 }
 
-/// One concern of a task. Every call is bounded by [`HOOK_WALL_MAX`] and may be dropped half-way
+/// One concern of a task. Every call is bounded by its [`TaskHook::wall`] and may be dropped half-way
 /// by a kill; `stop` runs in any case.
 pub trait TaskHook: Send + Sync {
     /// For logs and events.
     fn name(&self) -> &'static str;
+    /// How long it may take before a run.
+    fn wall(&self) -> Duration {
+        HOOK_WALL_MAX
+    }
     /// Before each run.
     fn prestart<'a>(
         &'a self,
@@ -178,7 +212,9 @@ pub fn standard() -> Vec<Arc<dyn TaskHook>> {
             Arc::new(payload::PayloadHook),
             Arc::new(logs::LogsHook),
             Arc::new(devices::DevicesHook),
+            Arc::new(artifacts::ArtifactsHook),
             Arc::new(config::ConfigHook),
+            Arc::new(modules::ModulesHook),
         ]
     });
     ALL.clone()
@@ -188,11 +224,14 @@ pub fn standard() -> Vec<Arc<dyn TaskHook>> {
 ///
 /// # Errors
 /// The first hook's that fails.
-pub async fn prestart(scope: &TaskScope) -> Result<Preparation, HookError> {
-    let mut preparation = Preparation::default();
+pub async fn prestart(
+    scope: &TaskScope,
+    notes: Option<queue::Sender<DriverNote>>,
+) -> Result<Preparation, HookError> {
+    let mut preparation = Preparation { notes, ..Preparation::default() };
     for hook in &scope.hooks {
         let watch = clock::Stopwatch::start();
-        let result = clock::timeout(HOOK_WALL_MAX, hook.prestart(scope, &mut preparation))
+        let result = clock::timeout(hook.wall(), hook.prestart(scope, &mut preparation))
             .await
             .unwrap_or(Err(HookError::TimedOut { hook: hook.name() }));
         tracing::trace!(task = %scope.task.name, hook = hook.name(), elapsed = ?watch.elapsed(), ok = result.is_ok(), "prestart hook");

@@ -10,11 +10,34 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use super::events::driver_note;
 use crate::queue;
+use ostler_model::event::TaskEvent;
 use ostler_model::ports::DriverEventSink;
+use ostler_model::time::Timestamp;
 
-/// A message and its annotations; boxed, as requests are.
-pub type DriverNote = Box<(String, Vec<(String, String)>)>;
+/// Something said of a task; boxed, as requests are.
+pub type DriverNote = Box<TaskNote>;
+
+/// See [`DriverNote`].
+#[derive(Debug)]
+pub enum TaskNote {
+    /// By its driver: a message and its annotations.
+    Driver(String, Vec<(String, String)>),
+    /// By what prepares it.
+    Hook(TaskEvent),
+}
+
+impl TaskNote {
+    /// As the event it becomes.
+    #[must_use]
+    pub fn event(self, now: Timestamp) -> TaskEvent {
+        match self {
+            Self::Driver(message, details) => driver_note(now, &message, details),
+            Self::Hook(event) => event,
+        }
+    }
+}
 
 /// Annotation of the first message after some were dropped: how many.
 pub const LOST: &str = "driver_messages_lost";
@@ -28,7 +51,7 @@ pub fn sink(notes: queue::Sender<DriverNote>) -> DriverEventSink {
         if before > 0 {
             details.push((LOST.to_owned(), before.to_string()));
         }
-        if notes.try_send(Box::new((message, details))).is_err() {
+        if notes.try_send(Box::new(TaskNote::Driver(message, details))).is_err() {
             lost.fetch_add(before + 1, Ordering::SeqCst);
         }
     })
@@ -36,7 +59,7 @@ pub fn sink(notes: queue::Sender<DriverNote>) -> DriverEventSink {
 
 #[cfg(test)]
 mod tests {
-    #![allow(clippy::unwrap_used, reason = "tests")]
+    #![allow(clippy::unwrap_used, clippy::panic, reason = "tests")]
 
     use super::*;
 
@@ -51,7 +74,12 @@ mod tests {
     }
 
     fn messages(notes: &[DriverNote]) -> Vec<&str> {
-        notes.iter().map(|note| note.0.as_str()).collect()
+        notes.iter().map(|note| parts(note).0).collect()
+    }
+
+    fn parts(note: &DriverNote) -> (&str, &[(String, String)]) {
+        let TaskNote::Driver(message, details) = &**note else { panic!("a driver said it") };
+        (message, details)
     }
 
     #[test]
@@ -77,13 +105,13 @@ mod tests {
         for number in 0..10 {
             say(&sink, number);
         }
-        assert!(read(&mut queue).iter().all(|note| note.1.is_empty()));
+        assert!(read(&mut queue).iter().all(|note| parts(note).1.is_empty()));
         say(&sink, 10);
         say(&sink, 11);
         let later = read(&mut queue);
         assert_eq!(messages(&later), ["10", "11"]);
-        assert_eq!(later[0].1, [(LOST.to_owned(), "6".to_owned())]);
-        assert!(later[1].1.is_empty());
+        assert_eq!(parts(&later[0]).1, [(LOST.to_owned(), "6".to_owned())]);
+        assert!(parts(&later[1]).1.is_empty());
     }
 
     #[test]

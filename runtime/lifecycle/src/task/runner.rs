@@ -25,7 +25,6 @@ use tokio::task::{Id, JoinError, JoinSet};
 use tokio_util::sync::CancellationToken;
 
 use super::calls::{self, DriverNote, EndRequest, Run, StartError};
-use super::events::driver_note;
 use super::handle::{Intent, LocalRecord};
 use super::hooks::{HookError, Preparation};
 use super::machine::{At, Rules, State, TaskEffect, TaskInput, TaskMachine};
@@ -122,9 +121,7 @@ impl Runner {
                     self.feed(TaskInput::TimerFired);
                 }
                 Some(note) = inbox.notes.recv() => {
-                    let (message, details) = *note;
-                    let note = driver_note(self.scope.clock.now(), &message, details);
-                    self.feed(TaskInput::Note(note));
+                    self.feed(TaskInput::Note(note.event(self.scope.clock.now())));
                 }
                 () = open(&mut inbox.gate), if gated => self.feed(TaskInput::GateOpened),
             }

@@ -93,6 +93,10 @@ impl Driver for DriverProxy {
         self.plugin().given_up(call, task, after);
     }
 
+    fn fetched_keys(&self) -> Vec<String> {
+        self.plugin().task_schema.fetched_keys()
+    }
+
     fn validate(&self, config: &JsonObject) -> Vec<Diagnostic> {
         self.plugin().task_schema.check(config)
     }

@@ -7,6 +7,7 @@ use std::io;
 use rustix::process::Pid;
 use seccompiler::{BpfProgram, SeccompCmpOp, SeccompRule};
 
+use super::super::confine::ConfinedNetwork;
 use super::filter::{Failed, Rules, condition, one, refused, whole};
 
 /// Refused whatever their arguments.
@@ -120,11 +121,11 @@ const PROGRAMS_OF_SOCKETS: [(libc::c_int, libc::c_int); 5] = [
 ];
 
 /// The filter of the process `own`.
-pub(crate) fn program(own: Pid) -> io::Result<BpfProgram> {
-    whole(rules(own).map_err(io::Error::other)?)
+pub(crate) fn program(own: Pid, network: ConfinedNetwork) -> io::Result<BpfProgram> {
+    whole(rules(own, network).map_err(io::Error::other)?)
 }
 
-fn rules(own: Pid) -> Result<Rules, Failed> {
+fn rules(own: Pid, network: ConfinedNetwork) -> Result<Rules, Failed> {
     use SeccompCmpOp::{Eq, MaskedEq, Ne};
     let number = |value: libc::c_int| u64::from(value.unsigned_abs());
     let mut rules = refused(false)?;
@@ -142,23 +143,37 @@ fn rules(own: Pid) -> Result<Rules, Failed> {
         rules.entry(libc::SYS_ioctl).or_default().push(one(1, Eq, request)?);
     }
     rules.insert(libc::SYS_prctl, vec![one(0, Eq, number(libc::PR_SET_SECCOMP))?]);
-    sockets(&mut rules)?;
+    sockets(&mut rules, network)?;
     Ok(rules)
 }
 
 /// TCP, and pairs that stay connected to each other. No services of the node: by a socket with a path
 /// somebody would be the operator.
-fn sockets(rules: &mut Rules) -> Result<(), Failed> {
+fn sockets(rules: &mut Rules, network: ConfinedNetwork) -> Result<(), Failed> {
     use SeccompCmpOp::{Eq, MaskedEq, Ne};
     let number = |value: libc::c_int| u64::from(value.unsigned_abs());
     let neither = |arg, one: libc::c_int, other: libc::c_int| {
         SeccompRule::new(vec![condition(arg, Ne, number(one))?, condition(arg, Ne, number(other))?])
     };
     let kind = |kind: libc::c_int| one(1, MaskedEq(SOCKET_KIND), number(kind));
-    let kinds: Result<Vec<_>, Failed> = OTHER_KINDS.into_iter().map(kind).collect();
+    let names = network == ConfinedNetwork::TcpAndNames;
+    let other = OTHER_KINDS.into_iter().filter(|kind| !(names && *kind == libc::SOCK_DGRAM));
+    let kinds: Result<Vec<_>, Failed> = other.map(kind).collect();
     let mut refused = kinds?;
     refused.push(neither(0, libc::AF_INET, libc::AF_INET6)?);
-    refused.push(neither(2, 0, libc::IPPROTO_TCP)?);
+    if names {
+        refused.push(SeccompRule::new(vec![
+            condition(2, Ne, 0)?,
+            condition(2, Ne, number(libc::IPPROTO_TCP))?,
+            condition(2, Ne, number(libc::IPPROTO_UDP))?,
+        ])?);
+    } else {
+        refused.push(neither(2, 0, libc::IPPROTO_TCP)?);
+    }
+    if network == ConfinedNetwork::Nothing {
+        // Whatever their arguments.
+        refused.clear();
+    }
     rules.insert(libc::SYS_socket, refused);
     // One that sends by address may send to any path; a raw one becomes such a one.
     let pairs =
@@ -184,7 +199,7 @@ mod tests {
     use super::*;
 
     fn says(call: libc::c_long, args: &[u64]) -> u32 {
-        let program = program(Pid::from_raw(7).unwrap()).unwrap();
+        let program = program(Pid::from_raw(7).unwrap(), ConfinedNetwork::Tcp).unwrap();
         let mut all = [0; 6];
         all[..args.len()].copy_from_slice(args);
         answer(&program, u32::try_from(call).unwrap(), all).0
@@ -271,6 +286,26 @@ mod tests {
         };
         assert_eq!([libc::SOCK_STREAM, libc::SOCK_SEQPACKET].map(pair), [ALLOWED; 2]);
         assert_eq!([libc::SOCK_DGRAM, libc::SOCK_RAW].map(pair), [NOT_PERMITTED; 2]);
+    }
+
+    #[test]
+    fn names_are_resolved_by_udp_where_that_is_allowed_and_nothing_is_said_where_it_is_not() {
+        let number = |value: libc::c_int| u64::from(value.unsigned_abs());
+        let socket = |network, family, kind, protocol| {
+            let program = program(Pid::from_raw(7).unwrap(), network).unwrap();
+            let args = [number(family), number(kind), number(protocol), 0, 0, 0];
+            answer(&program, u32::try_from(libc::SYS_socket).unwrap(), args).0
+        };
+        let (stream, datagram) = (libc::SOCK_STREAM, libc::SOCK_DGRAM);
+        let names = ConfinedNetwork::TcpAndNames;
+        assert_eq!(socket(names, libc::AF_INET, datagram, libc::IPPROTO_UDP), ALLOWED);
+        assert_eq!(socket(names, libc::AF_INET6, datagram, 0), ALLOWED);
+        assert_eq!(socket(names, libc::AF_INET, stream, 0), ALLOWED);
+        assert_eq!(socket(names, libc::AF_UNIX, stream, 0), NOT_PERMITTED);
+        assert_eq!(socket(names, libc::AF_INET, datagram, libc::IPPROTO_ICMP), NOT_PERMITTED);
+        assert_eq!(socket(names, libc::AF_INET, libc::SOCK_RAW, 0), NOT_PERMITTED);
+        assert_eq!(socket(ConfinedNetwork::Nothing, libc::AF_INET, stream, 0), NOT_PERMITTED);
+        assert_eq!(socket(ConfinedNetwork::Nothing, libc::AF_INET, datagram, 0), NOT_PERMITTED);
     }
 
     #[test]

@@ -60,7 +60,11 @@ fn the_confined() {
 
 fn alone(role: &str) {
     let dir = PathBuf::from(std::env::var_os("OSTLER_TEST_DIR").unwrap());
-    let to = Confinement { write: vec![dir.join("w")], read: vec![dir.join("r")] };
+    let to = Confinement {
+        write: vec![dir.join("w")],
+        read: vec![dir.join("r")],
+        ..Confinement::default()
+    };
     let parent = i32::try_from(std::os::unix::process::parent_id()).unwrap();
     // Descriptors that were handed over.
     let handed = std::fs::File::open(dir.join("w")).unwrap();

@@ -124,6 +124,7 @@ impl Agent {
             drivers: Arc::new(world.clone()) as Arc<dyn Drivers>,
             workloads: Arc::new(world.clone()),
             devices: devices.clone(),
+            artifacts: None,
             state: state.clone(),
             gauge: Arc::new(Roomy),
             port_in_use: Arc::new(|_| false),
@@ -259,6 +260,7 @@ pub(crate) fn job(name: &str, act: &Act) -> Option<Job> {
         user: None,
         shutdown_delay: None,
         payload: None,
+        artifacts: Vec::new(),
     };
     let before = Task {
         name: TaskName::new(PREPARES).ok()?,

@@ -29,6 +29,8 @@ fn sample(schema: &'static Schema, field: &'static Field) -> Json {
         ("a check", "Path") => json!("/x"),
         ("a check", "Method") => json!("PUT"),
         ("a check", "Interval") => json!(9_000_000_000_u64),
+        ("an artifact", "GetterSource") => json!("https://host/x"),
+        ("an artifact", "GetterOptions") => json!({"checksum": format!("md5:{}", "0".repeat(32))}),
         (_, "Operand") => json!("regexp"),
         (_, "KillSignal") => json!("SIGINT"),
         (_, "HealthyDeadline") => json!(9_000_000_000_u64),

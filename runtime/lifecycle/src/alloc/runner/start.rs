@@ -17,7 +17,7 @@ use crate::alloc::{AllocHandle, AllocRunnerConfig, AllocRunnerError, RestoredAll
 use crate::by_task::ByTask;
 use crate::kinds::Kinds;
 use crate::queue;
-use crate::task::hooks::TaskHook;
+use crate::task::hooks::{Fetched, TaskHook};
 use crate::task::{LogSlot, MadeDirs, RestoredTask, TaskHandle, TaskScope};
 use crate::watch;
 use ostler_model::alloc::{Allocation, DesiredStatus};
@@ -215,9 +215,11 @@ impl Members {
                 kill_timeout_max: config.kill_timeout_max,
                 secrets_in_memory: config.secrets_in_memory,
                 hooks: hooks.to_vec(),
+                artifacts: config.artifacts.clone(),
+                fetched: Fetched::default(),
                 logs: slot,
                 made,
-                at_once: at_once && task.lifecycle.is_none(),
+                at_once: at_once && task.lifecycle.is_none() && task.artifacts.is_empty(),
                 restartable: true,
             };
             let handle = match known {

@@ -107,6 +107,7 @@ impl Bench {
             drivers: Arc::new(self.node.clone()),
             workloads: Arc::new(self.node.clone()),
             devices: Arc::new(self.node.clone()),
+            artifacts: None,
             state: self.store.clone(),
             clock: self.clock.clone(),
             rng: Rng::seeded(1),

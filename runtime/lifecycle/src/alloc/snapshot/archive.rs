@@ -32,30 +32,38 @@ pub enum ArchiveError {
 
 /// What an entry is.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum EntryKind {
+pub enum ArchiveEntryKind {
+    /// A directory.
     Directory,
+    /// A file, whose bytes follow.
     File,
+    /// A link, and what it says.
     Symlink(Vec<u8>),
+    /// Another name of an entry that came before.
+    HardLink(Vec<u8>),
     /// Something that is not moved; for people.
     Other(&'static str),
 }
 
 /// An entry, without what is in it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Entry {
+pub struct ArchiveEntry {
     /// As it stands there.
-    pub(super) path: Vec<u8>,
-    pub(super) kind: EntryKind,
-    pub(super) mode: u32,
-    pub(super) owner: Option<(u32, u32)>,
+    pub path: Vec<u8>,
+    /// What it is.
+    pub kind: ArchiveEntryKind,
+    /// Its rights.
+    pub mode: u32,
+    /// User and group.
+    pub owner: Option<(u32, u32)>,
     /// Seconds since 1970.
-    pub(super) changed: u64,
+    pub changed: u64,
     /// Bytes that follow.
-    pub(super) size: u64,
+    pub size: u64,
 }
 
 /// See the module.
-pub(super) struct ArchiveReader<R> {
+pub struct ArchiveReader<R> {
     from: R,
     /// Bytes of the present entry that were not read yet, and of what fills up its last block.
     left: u64,
@@ -73,13 +81,17 @@ struct Described {
 }
 
 impl<R: Read> ArchiveReader<R> {
-    pub(super) const fn new(from: R) -> Self {
+    /// Nothing is read yet.
+    pub const fn new(from: R) -> Self {
         Self { from, left: 0, padding: 0 }
     }
 
     /// The next entry; what was not read of the last one is skipped. `None`: that was all, and the archive
     /// says so.
-    pub(super) fn next_entry(&mut self) -> Result<Option<Entry>, ArchiveError> {
+    ///
+    /// # Errors
+    /// See [`ArchiveError`].
+    pub fn next_entry(&mut self) -> Result<Option<ArchiveEntry>, ArchiveError> {
         let mut described = Described::default();
         for _ in 0..=MOVED_EXTENSIONS_MAX {
             self.skip()?;
@@ -107,7 +119,10 @@ impl<R: Read> ArchiveReader<R> {
     }
 
     /// More of the present entry; none of it is left where nothing is read.
-    pub(super) fn read(&mut self, into: &mut [u8]) -> Result<usize, ArchiveError> {
+    ///
+    /// # Errors
+    /// See [`ArchiveError`].
+    pub fn read(&mut self, into: &mut [u8]) -> Result<usize, ArchiveError> {
         let most = usize::try_from(self.left).unwrap_or(usize::MAX).min(into.len());
         let Some(into) = into.get_mut(..most).filter(|into| !into.is_empty()) else {
             return Ok(0);
@@ -227,7 +242,7 @@ impl Described {
     }
 }
 
-fn entry(header: &Header, described: Described, size: u64) -> Result<Entry, ArchiveError> {
+fn entry(header: &Header, described: Described, size: u64) -> Result<ArchiveEntry, ArchiveError> {
     let path = described.path.unwrap_or_else(|| header.path_bytes().into_owned());
     let link = described.link.or_else(|| header.link_name_bytes().map(|name| name.into_owned()));
     let link = link.unwrap_or_default();
@@ -235,18 +250,18 @@ fn entry(header: &Header, described: Described, size: u64) -> Result<Entry, Arch
         return Err(ArchiveError::TooLong);
     }
     let kind = match header.entry_type() {
-        EntryType::Directory => EntryKind::Directory,
+        EntryType::Directory => ArchiveEntryKind::Directory,
         // A very old one says directory by its name.
-        EntryType::Regular if path.ends_with(b"/") => EntryKind::Directory,
-        EntryType::Regular | EntryType::Continuous => EntryKind::File,
-        EntryType::Symlink => EntryKind::Symlink(link),
-        EntryType::Link => EntryKind::Other("a hard link"),
-        EntryType::Char | EntryType::Block => EntryKind::Other("a device"),
-        EntryType::Fifo => EntryKind::Other("a named pipe"),
+        EntryType::Regular if path.ends_with(b"/") => ArchiveEntryKind::Directory,
+        EntryType::Regular | EntryType::Continuous => ArchiveEntryKind::File,
+        EntryType::Symlink => ArchiveEntryKind::Symlink(link),
+        EntryType::Link => ArchiveEntryKind::HardLink(link),
+        EntryType::Char | EntryType::Block => ArchiveEntryKind::Other("a device"),
+        EntryType::Fifo => ArchiveEntryKind::Other("a named pipe"),
         EntryType::GNUSparse => {
             return Err(ArchiveError::Header("a file in parts".to_owned()));
         }
-        _ => EntryKind::Other("of a kind that is not known"),
+        _ => ArchiveEntryKind::Other("of a kind that is not known"),
     };
     let id = |described: Option<u64>, header: io::Result<u64>| {
         let id = described.or_else(|| header.ok()).and_then(|id| u32::try_from(id).ok());
@@ -254,7 +269,7 @@ fn entry(header: &Header, described: Described, size: u64) -> Result<Entry, Arch
         id.filter(|id| *id < u32::MAX)
     };
     let owner = id(described.uid, header.uid()).zip(id(described.gid, header.gid()));
-    Ok(Entry {
+    Ok(ArchiveEntry {
         path,
         kind,
         mode: header.mode().map_err(unread)?,

@@ -23,7 +23,7 @@ fn plain(path: &str, content: &[u8]) -> Vec<u8> {
     builder.into_inner().unwrap()
 }
 
-type Read = Vec<(Entry, Vec<u8>)>;
+type Read = Vec<(ArchiveEntry, Vec<u8>)>;
 
 fn read(bytes: &[u8]) -> Result<Read, ArchiveError> {
     let mut archive = ArchiveReader::new(bytes);
@@ -55,10 +55,10 @@ fn entries_are_read_with_long_names_of_either_kind() {
     let all = read(&builder.into_inner().unwrap()).unwrap();
     let paths: Vec<_> = all.iter().map(|(entry, _)| entry.path.clone()).collect();
     assert_eq!(paths, [b"alloc/data", long.as_bytes(), b"alloc/data/l", name]);
-    assert_eq!(all[0].0.kind, EntryKind::Directory);
+    assert_eq!(all[0].0.kind, ArchiveEntryKind::Directory);
     assert_eq!((all[1].0.size, all[1].1.as_slice()), (600, &[5; 600][..]));
     assert_eq!((all[1].0.mode, all[1].0.owner, all[1].0.changed), (0o640, Some((7, 8)), 9));
-    assert_eq!(all[2].0.kind, EntryKind::Symlink(target.into_bytes()));
+    assert_eq!(all[2].0.kind, ArchiveEntryKind::Symlink(target.into_bytes()));
     assert_eq!(all[3].0.owner, Some((70_000, 8)));
 }
 

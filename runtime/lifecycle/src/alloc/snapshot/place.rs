@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt as _;
 
-use super::archive::{Entry, EntryKind};
+use super::archive::{ArchiveEntry, ArchiveEntryKind};
 use super::error_entry;
 use crate::alloc::dir::SHARED;
 use crate::alloc::migrate::MovedDir;
@@ -40,7 +40,7 @@ pub(super) enum BadName {
 
 /// Where an entry of an archive of `from` goes, in an allocation with these tasks.
 pub(super) fn placed(
-    entry: &Entry,
+    entry: &ArchiveEntry,
     from: AllocId,
     tasks: &BTreeSet<TaskName>,
 ) -> Result<Placed, BadName> {
@@ -60,11 +60,12 @@ pub(super) fn placed(
     };
     match &entry.kind {
         // What is in the place of the directory itself is a directory.
-        kind if below.is_empty() && *kind != EntryKind::Directory => Err(BadName::Elsewhere),
-        EntryKind::Symlink(target) if !stays_inside(names.len(), target) => {
+        kind if below.is_empty() && *kind != ArchiveEntryKind::Directory => Err(BadName::Elsewhere),
+        ArchiveEntryKind::Symlink(target) if !stays_inside(names.len(), target) => {
             Ok(Placed::LeftOut("a link that leads out"))
         }
-        EntryKind::Other(what) => Ok(Placed::LeftOut(what)),
+        ArchiveEntryKind::HardLink(_) => Ok(Placed::LeftOut("a hard link")),
+        ArchiveEntryKind::Other(what) => Ok(Placed::LeftOut(what)),
         _ => Ok(Placed::At(
             item,
             below.iter().map(|name| OsStr::from_bytes(name).to_owned()).collect(),

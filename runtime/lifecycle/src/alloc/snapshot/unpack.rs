@@ -9,7 +9,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::{AtFlags, Gid, Mode, OFlags, Timespec, Timestamps, Uid};
 use rustix::io::Errno;
 
-use super::archive::{ArchiveError, ArchiveReader, Entry, EntryKind};
+use super::archive::{ArchiveEntry, ArchiveEntryKind, ArchiveError, ArchiveReader};
 use super::place::{BadName, Placed, placed};
 use crate::alloc::dir::at::DIRECTORY_FLAGS;
 use crate::alloc::migrate::MovedDir;
@@ -142,11 +142,11 @@ pub fn unpack_into(
     Ok(unpacking.done)
 }
 
-fn name_of(entry: &Entry) -> String {
+fn name_of(entry: &ArchiveEntry) -> String {
     shown(String::from_utf8_lossy(&entry.path), MOVED_REASON_BYTES_MAX)
 }
 
-fn bad_name(entry: &Entry, why: BadName) -> UnpackError {
+fn bad_name(entry: &ArchiveEntry, why: BadName) -> UnpackError {
     UnpackError::Name { name: name_of(entry), why: why.to_string() }
 }
 
@@ -177,7 +177,7 @@ struct Unpacking<'a> {
 }
 
 impl Unpacking<'_> {
-    fn leave_out(&mut self, entry: &Entry, what: &str) {
+    fn leave_out(&mut self, entry: &ArchiveEntry, what: &str) {
         let left_out = &mut self.done.left_out;
         left_out.count = left_out.count.saturating_add(1);
         if left_out.named.len() < MOVED_LEFT_NAMED_MAX {
@@ -188,7 +188,7 @@ impl Unpacking<'_> {
     fn make(
         &mut self,
         archive: &mut ArchiveReader<impl Read>,
-        entry: &Entry,
+        entry: &ArchiveEntry,
         item: &MovedDir,
         below: &[OsString],
     ) -> Result<(), UnpackError> {
@@ -200,12 +200,12 @@ impl Unpacking<'_> {
         let Some((_, parent)) = &self.parent else { return Ok(()) };
         let owner = entry.owner.filter(|_| self.root);
         match &entry.kind {
-            EntryKind::Directory => {
+            ArchiveEntryKind::Directory => {
                 let dir = make_directory(parent.as_fd(), &name).map_err(failed("make", entry))?;
                 let mode = entry.mode & RIGHTS | OWN_DIRECTORY;
                 give(&dir, owner, mode).map_err(failed("set owner and mode of", entry))
             }
-            EntryKind::Symlink(target) => {
+            ArchiveEntryKind::Symlink(target) => {
                 let target = target.as_slice();
                 rustix::fs::symlinkat(target, parent, &name).map_err(failed("make", entry))?;
                 let Some((uid, gid)) = owner else { return Ok(()) };
@@ -213,7 +213,7 @@ impl Unpacking<'_> {
                 rustix::fs::chownat(parent, &name, uid, gid, AtFlags::SYMLINK_NOFOLLOW)
                     .map_err(failed("set the owner of", entry))
             }
-            EntryKind::File => {
+            ArchiveEntryKind::File => {
                 let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
                 let (flags, mode) = (flags | OFlags::NOFOLLOW, Mode::from_raw_mode(0o600));
                 let file = rustix::fs::openat(parent, &name, flags, mode);
@@ -223,8 +223,8 @@ impl Unpacking<'_> {
                     .and_then(|()| set_time(&file, entry.changed))
                     .map_err(failed("set owner, mode and time of", entry))
             }
-            // It has no place.
-            EntryKind::Other(_) => Ok(()),
+            // They have no place.
+            ArchiveEntryKind::HardLink(_) | ArchiveEntryKind::Other(_) => Ok(()),
         }
     }
 
@@ -251,7 +251,7 @@ impl Unpacking<'_> {
     fn fill(
         &mut self,
         archive: &mut ArchiveReader<impl Read>,
-        entry: &Entry,
+        entry: &ArchiveEntry,
         mut file: &File,
     ) -> Result<(), UnpackError> {
         let unwritten = |source| UnpackError::Io { action: "write", name: name_of(entry), source };
@@ -325,7 +325,7 @@ fn set_time(of: &File, seconds: u64) -> Result<(), Errno> {
     rustix::fs::futimens(of, &Timestamps { last_access: time, last_modification: time })
 }
 
-fn failed(action: &'static str, entry: &Entry) -> impl FnOnce(Errno) -> UnpackError {
+fn failed(action: &'static str, entry: &ArchiveEntry) -> impl FnOnce(Errno) -> UnpackError {
     let name = name_of(entry);
     move |error| UnpackError::Io { action, name, source: error.into() }
 }

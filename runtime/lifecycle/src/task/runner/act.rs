@@ -20,8 +20,10 @@ impl Runner {
             TaskEffect::Prepare => {
                 self.number += 1;
                 let (record, intent) = (self.record.clone(), self.intent.take());
+                let notes = self.notes.clone();
                 self.call(Call::Prepare, async move {
-                    Answer::Prepared(Box::new(calls::prepare(&scope, &record, intent).await))
+                    let prepared = calls::prepare(&scope, &record, intent, notes).await;
+                    Answer::Prepared(Box::new(prepared))
                 });
             }
             TaskEffect::AbandonPrepare => self.abort(Call::Prepare),
@@ -64,7 +66,10 @@ impl Runner {
     }
 
     fn start(&mut self) {
-        let run = self.preparation.take().and_then(|preparation| {
+        // What it was fetched to is read while it starts.
+        let mut modules = Vec::new();
+        let run = self.preparation.take().and_then(|mut preparation| {
+            modules = std::mem::take(&mut preparation.modules);
             Run::new(&self.scope, &self.record, self.notes.clone(), preparation)
         });
         let Some(run) = run.map(Arc::new) else {
@@ -79,7 +84,7 @@ impl Runner {
             (Arc::clone(&self.scope), self.record.clone(), run.start_guard());
         self.call(Call::Start, async move {
             let answer = calls::start(&scope, &record, &run).await;
-            drop(guard);
+            drop((guard, modules));
             Answer::Started(answer)
         });
     }

@@ -132,6 +132,8 @@ impl Bench {
             kill_timeout_max: ostler_model::limits::KILL_TIMEOUT_MAX,
             secrets_in_memory: false,
             hooks: hooks::standard(),
+            artifacts: None,
+            fetched: Default::default(),
             logs: LogSlot::new(watch::Publisher::new(0)),
             made: Arc::default(),
             at_once: false,

@@ -1,0 +1,47 @@
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+use std::collections::BTreeMap;
+
+use super::*;
+use ostler_model::artifact::ArtifactMode;
+
+fn source(text: &str) -> ArtifactSource {
+    ArtifactSource::parse(text, &BTreeMap::new()).unwrap()
+}
+
+fn ask(text: &str, token: &str) -> ArtifactAsk {
+    let headers = vec![("X-Token".to_owned(), token.to_owned())];
+    ArtifactAsk { source: source(text), headers, mode: ArtifactMode::Any }
+}
+
+#[test]
+fn what_nobody_can_make_again_is_kept_for_all_and_the_rest_for_its_address() {
+    let strong = format!("checksum=sha256:{}", "a".repeat(64));
+    let weak = format!("checksum=md5:{}", "a".repeat(32));
+    let name = |text: &str| key(&source(text)).map(|key| key.name);
+    let one = name(&format!("https://h/x?{strong}")).unwrap();
+    assert_eq!(one, format!("sha256-{}", "a".repeat(64)));
+    assert_eq!(name(&format!("https://other/y?{strong}")), Some(one));
+    let one = name(&format!("https://h/x?{weak}")).unwrap();
+    assert_ne!(name(&format!("https://other/y?{weak}")), Some(one.clone()));
+    assert_eq!(name(&format!("https://h/x?{weak}")), Some(one));
+    assert_eq!(name("https://h/x"), None);
+    assert_eq!(name("oci://reg.example/x:1"), None);
+    let digest = "b".repeat(64);
+    assert_eq!(
+        name(&format!("oci://reg.example/x@sha256:{digest}")),
+        Some(format!("manifest-{digest}"))
+    );
+}
+
+#[test]
+fn those_who_show_a_server_something_else_do_not_wait_for_each_other() {
+    let text = format!("https://h/x?checksum=sha256:{}", "a".repeat(64));
+    let flight = |token: &str| {
+        let ask = ask(&text, token);
+        flight_name(&ask, &key(&ask.source).unwrap())
+    };
+    assert_eq!(flight("one"), flight("one"));
+    assert_ne!(flight("one"), flight("two"));
+    assert!(!flight("secret").contains("secret"));
+}

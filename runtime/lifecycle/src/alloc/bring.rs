@@ -1,0 +1,182 @@
+//! Moves what was fetched into the directory of an allocation. Blocks on the disk.
+//!
+//! The task that it is for does not run; others of the allocation may, and what an earlier run left is
+//! there: each directory is opened in the one above and never through a link. A file takes the place of
+//! another one or of a link at once; what a directory has comes beside what is there. Everything gets the
+//! owner of the directory that it comes to.
+
+use std::ffi::{CStr, OsStr};
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{AtFlags, CWD, Gid, Mode, RenameFlags, Uid};
+use rustix::io::Errno;
+
+use super::dir::at::{DIRECTORY_FLAGS, open_child};
+use super::dir::lock::Held;
+use super::dir::{AllocDir, AllocDirError};
+use ostler_model::artifact::{ArtifactDestination, ArtifactOutcome};
+use ostler_model::ids::AllocId;
+use ostler_model::limits::ARTIFACT_DEPTH_MAX;
+
+/// Whose something is.
+type Owner = (Uid, Gid);
+
+/// Move what is at `staged` to its destination.
+///
+/// # Errors
+/// See [`AllocDirError`]; what was moved before the error stays.
+pub fn bring(
+    root: &Path,
+    alloc: AllocId,
+    destination: &ArtifactDestination,
+    staged: &Path,
+    outcome: &ArtifactOutcome,
+) -> Result<(), AllocDirError> {
+    let dir = AllocDir::open(root, alloc)?;
+    let _held = Held::take(&[alloc])?;
+    let mut names = destination.names.clone();
+    let file = match outcome {
+        // The first one is a directory of the allocation itself.
+        ArtifactOutcome::Named if names.len() < 2 => {
+            let path = dir.path().join(names.join("/"));
+            return Err(AllocDirError::NotDirectory { path, found: "to be a file" });
+        }
+        ArtifactOutcome::Named => names.pop(),
+        ArtifactOutcome::Below(name) => Some(name.clone()),
+        ArtifactOutcome::Tree => None,
+    };
+    let (target, path) = enter(&dir, &names)?;
+    let failed = |action, path: &Path| {
+        let path = path.to_owned();
+        move |source: Errno| AllocDirError::Io { action, path, source: source.into() }
+    };
+    let stat = rustix::fs::fstat(&target).map_err(failed("look at", &path))?;
+    let own = rustix::process::geteuid().is_root();
+    let owner = own.then(|| (Uid::from_raw(stat.st_uid), Gid::from_raw(stat.st_gid)));
+    match file {
+        Some(name) => {
+            let to = path.join(&name);
+            give(CWD, staged.as_os_str(), owner).map_err(failed("set the owner of", &to))?;
+            rustix::fs::renameat(CWD, staged, &target, name.as_str())
+                .map_err(failed("move what was fetched to", &to))
+        }
+        None => {
+            let from = rustix::fs::openat(CWD, staged, DIRECTORY_FLAGS, Mode::empty());
+            let from = from.map_err(failed("open", staged))?;
+            merge(from.as_fd(), target.as_fd(), owner, 0)
+                .map_err(failed("move what was fetched to", &path))
+        }
+    }
+}
+
+/// Open the directory of these names, made where it is not there.
+fn enter(dir: &AllocDir, names: &[String]) -> Result<(OwnedFd, PathBuf), AllocDirError> {
+    let mut path = dir.path().to_owned();
+    let failed = |action, path: &Path| {
+        let path = path.to_owned();
+        move |source: io::Error| AllocDirError::Io { action, path, source }
+    };
+    let copied = dir.fd().try_clone_to_owned();
+    let mut at = copied.map_err(failed("open", &path))?;
+    for name in names {
+        path.push(name);
+        let made = rustix::fs::mkdirat(&at, name.as_str(), Mode::from_raw_mode(0o755));
+        match made {
+            Ok(()) | Err(Errno::EXIST) => {}
+            Err(error) => return Err(failed("create", &path)(error.into())),
+        }
+        let next = open_child(at.as_fd(), name, &path)?;
+        if made.is_ok() && rustix::process::geteuid().is_root() {
+            let above = rustix::fs::fstat(&at).map_err(io::Error::from);
+            let above = above.map_err(failed("look at", &path))?;
+            let (user, group) = (Uid::from_raw(above.st_uid), Gid::from_raw(above.st_gid));
+            let given = rustix::fs::fchown(&next, Some(user), Some(group));
+            given.map_err(io::Error::from).map_err(failed("set the owner of", &path))?;
+        }
+        at = next;
+    }
+    Ok((at, path))
+}
+
+/// Not of what a link leads to.
+fn give(at: BorrowedFd<'_>, name: &OsStr, owner: Option<Owner>) -> Result<(), Errno> {
+    let Some((user, group)) = owner else { return Ok(()) };
+    rustix::fs::chownat(at, name, Some(user), Some(group), AtFlags::SYMLINK_NOFOLLOW)
+}
+
+/// Move the entries of a directory beside those of another.
+fn merge(
+    from: BorrowedFd<'_>,
+    to: BorrowedFd<'_>,
+    owner: Option<Owner>,
+    depth: usize,
+) -> Result<(), Errno> {
+    if depth > ARTIFACT_DEPTH_MAX {
+        return Err(Errno::NAMETOOLONG);
+    }
+    for (name, is_directory) in entries(from)? {
+        let name = OsStr::from_bytes(name.to_bytes());
+        give(from, name, owner)?;
+        if !is_directory {
+            rustix::fs::renameat(from, name, to, name)?;
+            continue;
+        }
+        let flags = DIRECTORY_FLAGS | rustix::fs::OFlags::NOFOLLOW;
+        let inner = rustix::fs::openat(from, name, flags, Mode::empty())?;
+        match rustix::fs::mkdirat(to, name, Mode::from_raw_mode(0o755)) {
+            Ok(()) => {
+                // Empty and ours alone: the whole takes its place.
+                owned(inner.as_fd(), owner, depth.saturating_add(1))?;
+                rustix::fs::renameat_with(from, name, to, name, RenameFlags::empty())?;
+            }
+            Err(Errno::EXIST) => {
+                let outer = rustix::fs::openat(to, name, flags, Mode::empty())?;
+                merge(inner.as_fd(), outer.as_fd(), owner, depth.saturating_add(1))?;
+            }
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
+}
+
+/// Everything below a directory gets its owner.
+fn owned(dir: BorrowedFd<'_>, owner: Option<Owner>, depth: usize) -> Result<(), Errno> {
+    if owner.is_none() {
+        return Ok(());
+    }
+    if depth > ARTIFACT_DEPTH_MAX {
+        return Err(Errno::NAMETOOLONG);
+    }
+    for (name, is_directory) in entries(dir)? {
+        let name = OsStr::from_bytes(name.to_bytes());
+        give(dir, name, owner)?;
+        if is_directory {
+            let flags = DIRECTORY_FLAGS | rustix::fs::OFlags::NOFOLLOW;
+            let inner = rustix::fs::openat(dir, name, flags, Mode::empty())?;
+            owned(inner.as_fd(), owner, depth.saturating_add(1))?;
+        }
+    }
+    Ok(())
+}
+
+/// Names in a directory, and whether each is one.
+fn entries(dir: BorrowedFd<'_>) -> Result<Vec<(std::ffi::CString, bool)>, Errno> {
+    let is_dots = |name: &CStr| matches!(name.to_bytes(), b"." | b"..");
+    let mut found = Vec::new();
+    for entry in rustix::fs::Dir::read_from(dir)? {
+        let entry = entry?;
+        if !is_dots(entry.file_name()) {
+            let stat = rustix::fs::statat(dir, entry.file_name(), AtFlags::SYMLINK_NOFOLLOW)?;
+            let kind = rustix::fs::FileType::from_raw_mode(stat.st_mode);
+            found.push((entry.file_name().to_owned(), kind == rustix::fs::FileType::Directory));
+        }
+    }
+    Ok(found)
+}
+
+#[cfg(test)]
+#[path = "bring_tests.rs"]
+mod tests;
