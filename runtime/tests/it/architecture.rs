@@ -168,6 +168,7 @@ const PURE: &[&str] = &[
     "jobspec/decode",
     "jobspec/encode.rs",
     "jobspec/hcl",
+    "jobspec/inputs.rs",
     "jobspec/json",
     "jobspec/keys",
     "jobspec/text.rs",
