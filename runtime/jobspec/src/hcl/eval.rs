@@ -15,6 +15,7 @@ use super::functions::{self, Call};
 use super::operators;
 use super::place;
 use super::scope::Scope;
+use super::template::Written;
 use super::types::Type;
 use super::value::{Kind, Seq, Val, escape, to_number};
 use crate::inputs::Inputs;
@@ -109,9 +110,12 @@ impl<'a> Evaluator<'a> {
             Expression::String(text) => Some(Kind::Text(escape(text.value()))),
             Expression::Array(items) => self.list(items.iter(), sink),
             Expression::Object(object) => self.object(object, sink),
-            Expression::StringTemplate(template) => self.template(template.iter(), span, sink),
+            Expression::StringTemplate(template) => {
+                self.template(template.iter(), Written::Quoted, span, sink)
+            }
             Expression::HeredocTemplate(heredoc) => {
-                self.template(heredoc.template.iter(), span, sink)
+                let written = Written::Lines(heredoc.indent().unwrap_or(0));
+                self.template(heredoc.template.iter(), written, span, sink)
             }
             Expression::Parenthesis(inner) => self.value(inner.inner(), sink).map(|v| v.kind),
             Expression::Variable(_) => self.reference(expr, None, false, span, sink),
@@ -179,54 +183,16 @@ impl<'a> Evaluator<'a> {
         }
         match name {
             "try" => return self.first_that_works(call, span, sink),
-            "can" => {
-                let mut arguments = call.args.iter();
-                let (Some(tried), None) = (arguments.next(), arguments.next()) else {
-                    return sink.refuse(span, "can takes one expression");
-                };
-                return Some(Kind::Bool(self.attempt(tried, sink).is_some()));
-            }
-            "convert" => {
-                let mut arguments = call.args.iter();
-                let (Some(value), Some(wanted), None) =
-                    (arguments.next(), arguments.next(), arguments.next())
-                else {
-                    return sink.refuse(span, "convert takes a value and a type");
-                };
-                let wanted_at = self.at(wanted.span());
-                let wanted = Type::read(wanted);
-                let value = self.value(value, sink)?;
-                let wanted = wanted.map_err(|message| sink.error(wanted_at, message)).ok()?;
-                return wanted
-                    .convert(value)
-                    .map_err(|(at, message)| sink.error(at, message))
-                    .ok()
-                    .map(|value| value.kind);
-            }
+            "can" => return self.works(call, span, sink),
+            "convert" => return self.converted(call, span, sink),
             _ => {}
         }
         let function = functions::find(name, at, sink)?;
-        let mut arguments = Vec::with_capacity(call.args.len().min(1_024));
-        for argument in call.args.iter() {
-            arguments.push(self.value(argument, sink)?);
-        }
-        if call.args.expand_final()
-            && let Some(last) = arguments.pop()
-        {
-            match last.kind {
-                Kind::List(_, items) => arguments.extend(items),
-                kind => {
-                    let message = format!("… needs a list before it, not {}", kind.describe());
-                    return sink.refuse(last.span, message);
-                }
-            }
-        }
-        let call = Call::new(name, arguments, span, &mut self.budget, self.inputs);
-        match function(call) {
+        let arguments = self.arguments(call, sink)?;
+        match function(Call::new(name, arguments, span, &mut self.budget, self.inputs)) {
             Ok(kind) => {
                 let value = Val::new(kind, span);
-                let deep = value.depth() > DEPTH_MAX;
-                if deep {
+                if value.depth() > DEPTH_MAX {
                     let message =
                         format!("nested too deeply; at most {DEPTH_MAX} levels are allowed");
                     return sink.refuse(span, message);
@@ -241,6 +207,50 @@ impl<'a> Evaluator<'a> {
                 None
             }
         }
+    }
+
+    /// The arguments; `f(list...)` takes the elements of the last one.
+    fn arguments(&mut self, call: &FuncCall, sink: &mut Sink) -> Option<Vec<Val>> {
+        let mut arguments = Vec::with_capacity(call.args.len().min(1_024));
+        for argument in call.args.iter() {
+            arguments.push(self.value(argument, sink)?);
+        }
+        if call.args.expand_final()
+            && let Some(last) = arguments.pop()
+        {
+            match last.kind {
+                Kind::List(_, items) => arguments.extend(items),
+                kind => {
+                    let message = format!("... needs a list before it, not {}", kind.describe());
+                    return sink.refuse(last.span, message);
+                }
+            }
+        }
+        Some(arguments)
+    }
+
+    /// `can(expression)`
+    fn works(&mut self, call: &FuncCall, span: Span, sink: &mut Sink) -> Option<Kind> {
+        let mut arguments = call.args.iter();
+        match (arguments.next(), arguments.next()) {
+            (Some(tried), None) => Some(Kind::Bool(self.attempt(tried, sink).is_some())),
+            _ => sink.refuse(span, "can takes one expression"),
+        }
+    }
+
+    /// `convert(value, type)`
+    fn converted(&mut self, call: &FuncCall, span: Span, sink: &mut Sink) -> Option<Kind> {
+        let mut arguments = call.args.iter();
+        let (Some(value), Some(wanted), None) =
+            (arguments.next(), arguments.next(), arguments.next())
+        else {
+            return sink.refuse(span, "convert takes a value and a type");
+        };
+        let wanted_at = self.at(wanted.span());
+        let value = self.value(value, sink)?;
+        let wanted = Type::read(wanted).map_err(|message| sink.error(wanted_at, message)).ok()?;
+        let converted = wanted.convert(value).map_err(|(at, message)| sink.error(at, message));
+        converted.ok().map(|value| value.kind)
     }
 
     fn first_that_works(&mut self, call: &FuncCall, span: Span, sink: &mut Sink) -> Option<Kind> {

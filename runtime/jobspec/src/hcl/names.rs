@@ -62,15 +62,17 @@ impl Evaluator<'_> {
             let steps = self.steps(operators, sink)?;
             return self.found(walk(&value, &steps), span, sink);
         }
+        if let (Expression::Variable(name), Some(path)) = (root, path)
+            && matches!(name.as_str(), "var" | "local")
+        {
+            return self.own(path, span, sink);
+        }
         match classify(expr, in_text) {
             Reference::Later(_) if self.elsewhere.is_some() => {
                 sink.refuse(span, "a value from outside of the file can refer to nothing")
             }
             Reference::Later(text) => Some(Kind::Text(text)),
-            Reference::Own => match path {
-                Some(path) => self.own(path, span, sink),
-                None => sink.refuse(span, "write var.name or local.name"),
-            },
+            Reference::Own => sink.refuse(span, "write var.name or local.name"),
             Reference::Unknown(instead) => {
                 let message = match path {
                     None => "a name without meaning here; a text needs quotes",

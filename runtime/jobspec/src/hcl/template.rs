@@ -9,11 +9,25 @@ use super::eval::Evaluator;
 use super::operators;
 use super::value::{Kind, append, escape};
 
-/// Blanks are taken away at the start or the end of what is rendered.
-#[derive(Clone, Copy, Default)]
+/// How a text stands in the file.
+#[derive(Clone, Copy)]
+pub(super) enum Written {
+    /// Between quotes.
+    Quoted,
+    /// In lines of its own, without so many blanks at their beginnings.
+    Lines(usize),
+}
+
+/// What is done with what is rendered.
+#[derive(Clone, Copy)]
 struct Trim {
+    /// Blanks are taken away at the start.
     start: bool,
+    /// And at the end.
     end: bool,
+    written: Written,
+    /// Inside a directive: there the parser leaves the blanks of lines.
+    inside: bool,
 }
 
 impl Evaluator<'_> {
@@ -21,6 +35,7 @@ impl Evaluator<'_> {
     pub(super) fn template<'e>(
         &mut self,
         elements: impl Iterator<Item = &'e Element>,
+        written: Written,
         span: Span,
         sink: &mut Sink,
     ) -> Option<Kind> {
@@ -29,7 +44,8 @@ impl Evaluator<'_> {
             return self.interpolated(&only.expr, sink);
         }
         let mut text = String::new();
-        let whole = self.render(&elements, Trim::default(), &mut text, span, sink);
+        let trim = Trim { start: false, end: false, written, inside: false };
+        let whole = self.render(&elements, trim, &mut text, span, sink);
         whole.then_some(Kind::Text(text))
     }
 
@@ -51,7 +67,7 @@ impl Evaluator<'_> {
                     let next = elements.get(index + 1);
                     let start = previous.map_or(trim.start, |element| after(element));
                     let end = next.map_or(trim.end, |element| self::before(element));
-                    append(out, &escape(stripped(literal, Trim { start, end })));
+                    append(out, &escape(&stripped(literal, Trim { start, end, ..trim })));
                 }
                 Element::Interpolation(part) => {
                     let at = self.at(part.expr.span());
@@ -69,8 +85,10 @@ impl Evaluator<'_> {
                 }
                 Element::Directive(directive) => {
                     whole &= match &**directive {
-                        Directive::If(directive) => self.if_text(directive, out, span, sink),
-                        Directive::For(directive) => self.for_text(directive, out, span, sink),
+                        Directive::If(directive) => self.if_text(directive, trim, out, span, sink),
+                        Directive::For(directive) => {
+                            self.for_text(directive, trim, out, span, sink)
+                        }
                     };
                 }
             }
@@ -97,6 +115,7 @@ impl Evaluator<'_> {
     fn if_text(
         &mut self,
         directive: &IfDirective,
+        around: Trim,
         out: &mut String,
         span: Span,
         sink: &mut Sink,
@@ -108,11 +127,12 @@ impl Evaluator<'_> {
         match (&directive.else_expr, truth) {
             (other, true) => {
                 let end = starts(other.as_ref().map_or(last, |other| other.strip));
-                let trim = Trim { start: ends(chosen.strip), end };
+                let trim = Trim { start: ends(chosen.strip), end, inside: true, ..around };
                 self.inner(&chosen.template, trim, out, span, sink)
             }
             (Some(other), false) => {
-                let trim = Trim { start: ends(other.strip), end: starts(last) };
+                let trim =
+                    Trim { start: ends(other.strip), end: starts(last), inside: true, ..around };
                 self.inner(&other.template, trim, out, span, sink)
             }
             (None, false) => true,
@@ -122,12 +142,18 @@ impl Evaluator<'_> {
     fn for_text(
         &mut self,
         directive: &ForDirective,
+        around: Trim,
         out: &mut String,
         span: Span,
         sink: &mut Sink,
     ) -> bool {
         let each = &directive.for_expr;
-        let trim = Trim { start: ends(each.strip), end: starts(directive.endfor_expr.strip) };
+        let trim = Trim {
+            start: ends(each.strip),
+            end: starts(directive.endfor_expr.strip),
+            inside: true,
+            ..around
+        };
         let names = (each.key_var.as_ref().map(|name| name.as_str()), each.value_var.as_str());
         let Some(entries) = self.entries(&each.collection_expr, sink) else { return false };
         let mut whole = true;
@@ -186,19 +212,38 @@ fn after(element: &Element) -> bool {
     }
 }
 
-/// Blanks go on the one line: after a `~` with its end, before one up to its beginning.
-fn stripped(literal: &str, trim: Trim) -> &str {
+/// Blanks beside a `~` go. In lines, only those on the same one: after it with its end, before it up to
+/// its beginning, or where it stands at one, those of the line before.
+fn stripped(literal: &str, trim: Trim) -> String {
+    let Written::Lines(indent) = trim.written else {
+        let text = if trim.start { literal.trim_start() } else { literal };
+        return if trim.end { text.trim_end() } else { text }.to_owned();
+    };
     let mut text = literal;
     if trim.start {
         let line = text.find('\n').map_or(text.len(), |end| end + 1);
-        let (first, rest) = text.split_at(line);
-        let first = first.trim_start();
-        text = if first.is_empty() { rest } else { text.trim_start() };
+        let (first, rest) = text.split_at_checked(line).unwrap_or((text, ""));
+        text = if first.trim().is_empty() { rest } else { text.trim_start() };
     }
     if trim.end {
-        let line = text.rfind('\n').map_or(0, |end| end + 1);
-        let (rest, last) = text.split_at(line);
-        text = if last.trim_end().is_empty() { rest } else { text.trim_end() };
+        let before = text.strip_suffix('\n').unwrap_or(text);
+        let line = before.rfind('\n').map_or(0, |end| end + 1);
+        let (rest, last) = text.split_at_checked(line).unwrap_or(("", text));
+        text = if last.trim().is_empty() { rest } else { text.trim_end() };
     }
-    text
+    match trim.inside && indent > 0 {
+        true => without_indent(text, indent),
+        false => text.to_owned(),
+    }
+}
+
+/// Without so many blanks at the beginnings of lines.
+fn without_indent(text: &str, indent: usize) -> String {
+    let mut out = String::with_capacity(text.len());
+    for (index, line) in text.split_inclusive('\n').enumerate() {
+        let blanks = line.len() - line.trim_start_matches([' ', '\t']).len();
+        let cut = if index == 0 { 0 } else { blanks.min(indent) };
+        out.push_str(line.get(cut..).unwrap_or_default());
+    }
+    out
 }

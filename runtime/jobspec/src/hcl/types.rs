@@ -113,7 +113,10 @@ impl Type {
             },
             (Self::List(seq, of), Kind::List(_, items)) => {
                 let items = items.into_iter().map(|item| of.convert(item));
-                let items = alike(items.collect::<Result<Vec<_>, _>>()?, of);
+                let items = items.collect::<Result<Vec<_>, _>>()?;
+                // Of one type: where one is a text, those that can be become texts too.
+                let typed = *seq != Seq::Tuple && **of == Type::Any;
+                let items = if typed { unified(items) } else { items };
                 if *seq == Seq::Set { set(items) } else { Kind::List(*seq, items) }
             }
             (Self::Tuple(of), Kind::List(seq, items))
@@ -163,11 +166,6 @@ fn to_bool(kind: Kind) -> Result<Kind, Kind> {
 }
 
 /// Elements of one type: where one is a text, those that can be become texts too.
-fn alike(items: Vec<Val>, of: &Type) -> Vec<Val> {
-    if *of == Type::Any { unified(items) } else { items }
-}
-
-/// The same, of whatever there is.
 pub(super) fn unified(items: Vec<Val>) -> Vec<Val> {
     if !items.iter().any(|item| matches!(item.kind, Kind::Text(_))) {
         return items;

@@ -6,7 +6,6 @@ use std::str::FromStr as _;
 use hcl_edit::Span as _;
 use hcl_edit::expr::Expression;
 use hcl_edit::structure::Structure;
-use hcl_edit::template::Template;
 
 use super::super::diagnostic::{Sink, Span, shown};
 use super::super::tree;
@@ -141,30 +140,14 @@ impl<'a> Evaluator<'a> {
         members.into_iter().map(member).collect()
     }
 
-    /// A value of JSON, whose texts are templates as those of HCL.
+    /// A value of JSON, whose texts are nothing else.
     fn of_json(&mut self, value: tree::Value, at: Span, sink: &mut Sink) -> Option<Val> {
         let span = value.span;
         let kind = match value.kind {
             tree::ValueKind::Null | tree::ValueKind::Refused => Kind::Null,
             tree::ValueKind::Bool(truth) => Kind::Bool(truth),
             tree::ValueKind::Number(number) => Kind::Number(number),
-            tree::ValueKind::Text(text) if text.contains("${") || text.contains("%{") => {
-                if !scan(&format!("x = <<E\n{text}\nE\n"), sink) {
-                    return None;
-                }
-                match Template::from_str(&text) {
-                    Ok(template) => {
-                        let before = self.elsewhere.replace(span);
-                        let kind = self.template(template.iter(), span, sink);
-                        self.elsewhere = before;
-                        kind?
-                    }
-                    Err(error) => {
-                        return sink.refuse(span, format!("cannot be read: {}", error.message()));
-                    }
-                }
-            }
-            tree::ValueKind::Text(text) => Kind::Text(text),
+            tree::ValueKind::Text(text) => Kind::literal(&text),
             tree::ValueKind::List(items) => {
                 let items = items.into_iter().map(|item| self.of_json(item, at, sink));
                 Kind::List(Seq::Tuple, items.collect::<Option<_>>()?)
@@ -281,6 +264,9 @@ fn type_of(value: &Val) -> Type {
         Kind::Bool(_) => Type::Bool,
         Kind::Number(_) => Type::Number,
         Kind::Text(_) => Type::Text,
-        Kind::Null | Kind::List(..) | Kind::Object(_) => Type::Any,
+        // Of which length, and with which members, it does not say.
+        Kind::List(..) => Type::List(Seq::Tuple, Box::new(Type::Any)),
+        Kind::Object(_) => Type::Map(Box::new(Type::Any)),
+        Kind::Null => Type::Any,
     }
 }

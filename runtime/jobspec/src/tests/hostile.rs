@@ -107,6 +107,11 @@ fn loops_and_functions_that_would_produce_too_much_are_stopped() {
         format!("yamldecode(\"a0: &a0 [1]\\n{aliases}\")"),
         format!("[for a in {many} : replace(join(\"\", {many}), \"1\", join(\"\", {many}))]"),
         format!("[for a in {many} : bcrypt(\"x\", 4)]"),
+        "indent(1000000000000000, \"a\")".to_owned(),
+        format!("split(\"\", join(\"\", [for a in {many} : join(\"\", {many})]))"),
+        format!(
+            "regex_replace(join(\"\", {many}), \".*\", join(\"\", [for a in {many} : \"$0$0$0$0$0$0$0$0$0$0$0$0$0$0$0$0\"]))"
+        ),
         format!("[for a in {many} : indent(100000, \"a\\nb\")]"),
         format!(
             "\"%{{ for a in {many} }}%{{ for b in {many} }}xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx%{{ endfor }}%{{ endfor }}\""

@@ -77,6 +77,11 @@ fn values_from_outside_become_what_their_variable_is() {
     assert_eq!(number.unwrap(), 2);
     let text = given("variable \"v\" {}", "var.v", &inputs(&["v=[2]"], &[], &[]));
     assert_eq!(text.unwrap(), "[2]");
+    let list = "variable \"v\" { default = [\"a\"] }";
+    let longer = given(list, "var.v", &inputs(&["v=[1, \"x\"]"], &[], &[]));
+    assert_eq!(longer.unwrap(), json!([1, "x"]));
+    let other = given(list, "var.v", &inputs(&["v={}"], &[], &[])).unwrap_err();
+    assert!(other[0].ends_with("a list is needed here, not an object"), "{other:?}");
     let short = given(
         "variables {\n v = 1\n w = \"x\"\n}",
         "\"${var.v}${var.w}\"",
@@ -96,8 +101,10 @@ fn files_of_variables_are_hcl_or_json() {
             json!({"a": [1, 2]})
         );
     }
-    let text = given("variable \"v\" {}", "var.v", &inputs(&[], &["{\"v\": \"$${HOME}\"}"], &[]));
-    assert_eq!(text.unwrap(), "$${HOME}");
+    // A text of JSON is nothing else.
+    let text =
+        given("variable \"v\" {}", "var.v", &inputs(&[], &["{\"v\": \"${1 + 1} %{x}\"}"], &[]));
+    assert_eq!(text.unwrap(), "$${1 + 1} %{x}");
 }
 
 #[test]
@@ -289,24 +296,63 @@ fn a_loop_hides_what_has_its_name_outside_and_nothing_of_it_is_left() {
 }
 
 #[test]
-fn directives_and_blanks_of_heredocs_are_as_in_hcl() {
-    let text = config(
-        r#"a = <<EOT
-%{ for i, x in ["a", "b"] ~}
-  ${i}: ${x}
-%{ endfor ~}
-end
-EOT
-b = <<-EOT
-    one
-      two %{ if true }yes%{ else }no%{ endif }
-    three
-    EOT
-c = "%%{ if } ${"x" }""#,
-    );
-    assert_eq!(text["a"], "  0: a\n  1: b\nend\n");
-    assert_eq!(text["b"], "one\n  two yes\nthree\n");
-    assert_eq!(text["c"], "%{ if } x");
+fn directives_and_blanks_of_texts_are_as_in_hcl() {
+    for (text, expected) in [
+        (
+            "<<EOT\n%{ for i, x in [\"a\", \"b\"] ~}\n  ${i}: ${x}\n%{ endfor ~}\nend\nEOT",
+            "  0: a\n  1: b\nend\n",
+        ),
+        (
+            "<<-EOT\n    one\n      two %{ if true }yes%{ else }no%{ endif }\n    three\n    EOT",
+            "one\n  two yes\nthree\n",
+        ),
+        (
+            "<<-EOT\n  x\n   %{ if true }\n      y\n    z\n  %{ endif }\n  w\n  EOT",
+            "x\n \n    y\n  z\n\nw\n",
+        ),
+        ("<<EOT\n%{ if true ~}\nyes\n%{~ else ~}\nno\n%{ endif ~}\nend\nEOT", "yesend\n"),
+        ("<<EOT\n  a\n\n  ${~ \"y\" ~}\n\n  b\nEOT", "  a\n\ny\n  b\n"),
+        (r#""x\n  ${~ "y" ~}  \n z""#, "xyz"),
+        (r#""%{ for k, v in {a=1,b=2} ~} ${k}=${v} %{~ endfor }""#, "a=1b=2"),
+        (r#""%%{ if } ${"x" }""#, "%{ if } x"),
+    ] {
+        assert_eq!(config(&format!("v = {text}"))["v"], expected, "{text}");
+    }
+}
+
+#[test]
+fn paths_go_through_lists_and_objects() {
+    let declared =
+        "variable \"v\" { default = [{ k = \"a\", l = [1, 2] }, { k = \"b\", l = [3] }] }";
+    for (expr, expected) in [
+        ("var.v[*].k", json!(["a", "b"])),
+        ("var.v.*.k", json!(["a", "b"])),
+        ("var.v[*][\"k\"]", json!(["a", "b"])),
+        ("var.v[*].l[0]", json!([1, 3])),
+        ("var.v.*.l[0]", json!([1, 2])),
+        ("var.v[*].l[*]", json!([[1, 2], [3]])),
+        ("var.v[length(var.v) - 1].k", json!("b")),
+        ("var[\"v\"].1.l.0", json!(3)),
+        ("var.v[0].k[*]", json!(["a"])),
+    ] {
+        assert_eq!(given(declared, expr, &Inputs::default()).unwrap(), expected, "{expr}");
+    }
+    for (expr, expected) in [
+        ("var.v.k", "a list has no member \"k\""),
+        ("var.v[2]", "there is no such element; the list has 2"),
+        ("var.v[-1]", "there is no such element"),
+        ("var.v[0].kk", "there is no member \"kk\""),
+        ("var.v[*].x", "there is no member \"x\""),
+        ("var", "write var.name or local.name"),
+    ] {
+        let found = given(declared, expr, &Inputs::default()).unwrap_err();
+        assert!(found.len() == 1 && found[0].contains(expected), "{expr}: {found:?}");
+    }
+}
+
+#[test]
+fn null_in_a_config_means_not_given() {
+    assert_eq!(config("a = null\nb = { c = null }"), json!({"b": {"c": null}}));
 }
 
 #[test]

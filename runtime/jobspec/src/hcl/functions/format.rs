@@ -89,49 +89,11 @@ fn format(
             out.push('%');
             continue;
         }
-        let mut verb = Verb { text: "%".to_owned(), ..Verb::default() };
-        while let Some(flag) = letters.next_if(|c| matches!(c, ' ' | '+' | '-' | '0' | '#')) {
-            verb.text.push(flag);
-            match flag {
-                ' ' => verb.space = true,
-                '+' => verb.plus = true,
-                '-' => verb.minus = true,
-                '0' => verb.zero = true,
-                _ => verb.sharp = true,
-            }
-        }
-        verb.width = digits(&mut letters, &mut verb.text).map_err(wrong)?;
-        if letters.next_if_eq(&'.').is_some() {
-            verb.text.push('.');
-            verb.precision = digits(&mut letters, &mut verb.text).map_err(wrong)?;
-            if verb.precision.is_none() {
-                return Err(wrong(format!("{} needs a number after its point", shown(&verb.text))));
-            }
-        }
-        if letters.next_if_eq(&'[').is_some() {
-            verb.text.push('[');
-            let index = digits(&mut letters, &mut verb.text).map_err(wrong)?;
-            match (index.and_then(|index| index.checked_sub(1)), letters.next()) {
-                (Some(index), Some(']')) => next = index,
-                _ => {
-                    return Err(wrong(
-                        "a place in a format is written [1], [2] and so on".to_owned(),
-                    ));
-                }
-            }
-            verb.text.push(']');
-        }
-        let Some(mode) = letters.next() else {
-            return Err(wrong(format!("the format ends after {}", shown(&verb.text))));
-        };
-        verb.text.push(mode);
+        let (verb, mode) = Verb::read(&mut letters, &mut next).map_err(wrong)?;
         let Some(value) = values.get(next) else {
-            return Err(wrong(format!(
-                "{} needs a value: there {} {}",
-                shown(&verb.text),
-                if values.len() == 1 { "is" } else { "are" },
-                values.len()
-            )));
+            let there = if values.len() == 1 { "is" } else { "are" };
+            let text = shown(&verb.text);
+            return Err(wrong(format!("{text} needs a value: there {there} {}", values.len())));
         };
         next += 1;
         used = used.max(next);
@@ -145,19 +107,56 @@ fn format(
         append(&mut out, &made);
     }
     if used < values.len() {
+        let all = values.len();
         return Err(wrong(format!(
-            "more values than the format has places: {} of {} are used",
-            used,
-            values.len()
+            "more values than the format has places: {used} of {all} are used"
         )));
     }
     Ok(out)
 }
 
-fn digits(
-    letters: &mut std::iter::Peekable<std::str::Chars<'_>>,
-    text: &mut String,
-) -> Result<Option<usize>, String> {
+type Letters<'a> = std::iter::Peekable<std::str::Chars<'a>>;
+
+impl Verb {
+    /// What stands after a `%`, and its letter. `[n]` says which value is `next`.
+    fn read(letters: &mut Letters<'_>, next: &mut usize) -> Result<(Self, char), String> {
+        let mut verb = Self { text: "%".to_owned(), ..Self::default() };
+        while let Some(flag) = letters.next_if(|c| matches!(c, ' ' | '+' | '-' | '0' | '#')) {
+            verb.text.push(flag);
+            match flag {
+                ' ' => verb.space = true,
+                '+' => verb.plus = true,
+                '-' => verb.minus = true,
+                '0' => verb.zero = true,
+                _ => verb.sharp = true,
+            }
+        }
+        verb.width = digits(letters, &mut verb.text)?;
+        if letters.next_if_eq(&'.').is_some() {
+            verb.text.push('.');
+            verb.precision = digits(letters, &mut verb.text)?;
+            if verb.precision.is_none() {
+                return Err(format!("{} needs a number after its point", shown(&verb.text)));
+            }
+        }
+        if letters.next_if_eq(&'[').is_some() {
+            verb.text.push('[');
+            let index = digits(letters, &mut verb.text)?;
+            match (index.and_then(|index| index.checked_sub(1)), letters.next()) {
+                (Some(index), Some(']')) => *next = index,
+                _ => return Err("a place in a format is written [1], [2] and so on".to_owned()),
+            }
+            verb.text.push(']');
+        }
+        let Some(mode) = letters.next() else {
+            return Err(format!("the format ends after {}", shown(&verb.text)));
+        };
+        verb.text.push(mode);
+        Ok((verb, mode))
+    }
+}
+
+fn digits(letters: &mut Letters<'_>, text: &mut String) -> Result<Option<usize>, String> {
     let mut number: Option<usize> = None;
     while let Some(digit) = letters.next_if(char::is_ascii_digit) {
         text.push(digit);

@@ -25,6 +25,8 @@ pub(super) const TABLE: &[(&str, Function)] = &[
     ("upper", |call| one(call, |text| text.to_uppercase())),
 ];
 
+/// What each part of a text takes.
+const PART_BYTES: usize = 64;
 /// Largest compiled pattern of `regex_replace`, bytes.
 const PATTERN_BYTES_MAX: usize = 1024 * 1024;
 
@@ -65,7 +67,7 @@ fn title(text: &str) -> String {
 fn indent(mut call: Call<'_>) -> Result<Kind, Wrong> {
     call.takes(2, 2)?;
     let (blanks, text) = (call.count(0)?, call.raw(1)?);
-    let lines = text.matches('\n').count();
+    let lines = text.matches('\n').count().saturating_add(1);
     call.pay(lines.saturating_mul(blanks))?;
     Ok(Kind::Text(text.replace('\n', &format!("\n{}", " ".repeat(blanks)))))
 }
@@ -92,9 +94,15 @@ fn join(mut call: Call<'_>) -> Result<Kind, Wrong> {
     Ok(Kind::Text(out))
 }
 
-fn split(call: Call<'_>) -> Result<Kind, Wrong> {
+fn split(mut call: Call<'_>) -> Result<Kind, Wrong> {
     call.takes(2, 2)?;
     let (separator, text) = (call.text(0)?, call.text(1)?);
+    // Each part is a value, however short.
+    let parts = match separator.is_empty() {
+        true => text.len(),
+        false => text.matches(&separator).count(),
+    };
+    call.pay(parts.saturating_mul(PART_BYTES))?;
     let parts: Vec<&str> = match separator.is_empty() {
         true => text.graphemes(true).collect(),
         false => text.split(&separator).collect(),
@@ -122,14 +130,15 @@ fn regex_replace(mut call: Call<'_>) -> Result<Kind, Wrong> {
             return call.wrong_at(1, format!("the pattern cannot be used: {}", why.trim()));
         }
     };
+    let references = to.matches('$').count();
     let (mut out, mut at) = (String::new(), 0);
     for found in pattern.captures_iter(&text) {
         let Some(whole) = found.get(0) else { continue };
-        let before = out.len();
         out.push_str(text.get(at..whole.start()).unwrap_or_default());
+        // Each reference may stand for all that was found: look before it is done.
+        call.pay(references.saturating_mul(whole.len()).saturating_add(to.len()))?;
         found.expand(&to, &mut out);
         at = whole.end();
-        call.pay(out.len().saturating_sub(before))?;
     }
     out.push_str(text.get(at..).unwrap_or_default());
     Ok(Kind::literal(&out))
