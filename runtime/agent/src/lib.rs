@@ -39,6 +39,7 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, OnceLock};
+use std::time::Duration;
 
 use tokio::sync::Notify;
 use tokio::task::JoinHandle;
@@ -51,8 +52,9 @@ use ostler_jobsdir::JobsDir;
 use ostler_jobspec::suggest;
 use ostler_model::clock::Clock;
 use ostler_model::config::AgentConfig;
+use ostler_model::held_once::HeldOnce;
 use ostler_model::ids::{JobId, PluginName};
-use ostler_model::job::Job;
+use ostler_model::job::{Job, Task, TaskGroup};
 use ostler_model::limits::JOB_TASKS_MAX;
 use ostler_model::other_nodes::OtherNodes;
 use ostler_model::ports::{Drivers as _, PluginCallError, Workloads};
@@ -171,6 +173,7 @@ impl Agent {
 struct Inner {
     data_dir: PathBuf,
     socket_dir: Option<PathBuf>,
+    kill_timeout_max: Duration,
     node: Node,
     /// Plugins on their way.
     board: catalogue::Board,
@@ -303,6 +306,23 @@ impl AgentHandle {
             sentences.push(format!("group {}, task {}: {why}", group.name, task.name));
         }
         sentences
+    }
+
+    /// What of a job is not done as it is written on this node, a sentence for each.
+    #[must_use]
+    pub fn not_as_written(&self, job: &Job) -> Vec<String> {
+        let most = self.0.kill_timeout_max;
+        let tasks = job.groups.iter().flat_map(|g| g.tasks.iter().map(move |t| (g, t)));
+        let longer = tasks.filter(|(_, task)| task.kill_timeout > most);
+        let sentence = |(group, task): (&TaskGroup, &HeldOnce<Task>)| {
+            let [timeout, most] = [task.kill_timeout, most].map(humantime::format_duration);
+            format!(
+                "group {}, task {}: kill_timeout of {timeout} is longer than this node waits: the task is \
+                 killed after {most}; max_kill_timeout in the client block of its configuration says so",
+                group.name, task.name
+            )
+        };
+        longer.map(sentence).collect()
     }
 
     /// Run a job: all of it is placed now, or nothing of it. It ends with this agent and is not on

@@ -36,7 +36,9 @@ use ostler_model::clock::{self, Stopwatch};
 use ostler_model::config::{ClientConfig, GcConfig};
 use ostler_model::ids::RunId;
 use ostler_model::job::Job;
-use ostler_model::limits::{DATA_DIR_LOCK_POLL, DATA_DIR_LOCK_WALL_MAX, KILL_GRACE};
+use ostler_model::limits::{
+    DATA_DIR_LOCK_POLL, DATA_DIR_LOCK_WALL_MAX, KILL_GRACE, KILL_TIMEOUT_MAX,
+};
 use ostler_model::ports::{BoxFuture, ProcessIdentity, Workloads};
 use ostler_model::time::Timestamp;
 use ostler_node::watch::Watcher;
@@ -131,6 +133,7 @@ pub(super) async fn begin(options: AgentOptions, open: OpenState) -> Result<Begu
     let jobs_dir = options.config.jobs_dir.clone().filter(|_| !embedded);
     let state_age = state.opened().age;
     let kill = services.clone();
+    let kill_timeout_max = options.config.client.max_kill_timeout.unwrap_or(KILL_TIMEOUT_MAX);
     let (control, owner) = ostler_control::spawn(ControlOptions {
         data_dir: data_dir.clone(),
         node: node.clone(),
@@ -151,6 +154,7 @@ pub(super) async fn begin(options: AgentOptions, open: OpenState) -> Result<Begu
         secrets_in_memory: options.mode == AgentMode::Durable,
         recorded_index: found.index(),
         holds: live.holds(&data_dir),
+        kill_timeout_max,
         other_nodes: options.other_nodes.clone(),
     });
     devices.set_book(control.ledger_book());
@@ -158,6 +162,7 @@ pub(super) async fn begin(options: AgentOptions, open: OpenState) -> Result<Begu
     let agent = AgentHandle(Arc::new(Inner {
         data_dir,
         socket_dir: options.socket_dir,
+        kill_timeout_max,
         node,
         board,
         plugins: OnceLock::new(),

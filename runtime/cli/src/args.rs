@@ -214,9 +214,8 @@ JSON objects have a type: warning, node, plugin, notice, placed, event, output, 
 error, result. The last one is result or error; it has the exit code."
 )]
 pub(super) struct RunArgs {
-    /// The job: HCL or JSON; - is the standard input
-    #[arg(value_name = "FILE")]
-    pub file: PathBuf,
+    #[command(flatten)]
+    pub source: job::JobFileArgs,
 
     /// Print one JSON object per line on standard output, and nothing else there
     #[arg(long)]

@@ -1,12 +1,14 @@
 //! Reading what the user names on the command line.
 
+use std::ffi::OsString;
 use std::fs::OpenOptions;
 use std::io::{self, Read as _};
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 
+use super::args::job::JobFileArgs;
 use ostler_agent::ConfigProblem;
-use ostler_jobspec::{ConfigFault, Diagnostics, JobFile, JobFileError};
+use ostler_jobspec::{ConfigFault, Diagnostics, Inputs, JobFile, JobFileError};
 use ostler_model::causes::chain;
 use ostler_model::config::AgentConfig;
 use ostler_model::job::Job;
@@ -42,6 +44,9 @@ pub(super) enum InputError {
     /// A job file that could not be read as text.
     #[error("{}", chain(.0))]
     JobFile(JobFileError),
+    /// Values of variables that cannot be used.
+    #[error("{0}")]
+    Variables(String),
     /// Read, and wrong in places.
     #[error("{} has {}", path.display(), counted(diagnostics.found(), "problem"))]
     Invalid {
@@ -100,23 +105,47 @@ impl JobInput {
     }
 }
 
-/// Read a job file; `-` is the standard input.
-pub(super) fn job(path: &Path) -> Result<JobInput, InputError> {
+/// Read a job file, with the values of its variables; `-` is the standard input.
+pub(super) fn job(source: &JobFileArgs) -> Result<JobInput, InputError> {
+    let path = source.file.as_path();
+    let inputs = inputs(source)?;
     let read = |file| JobInput { path: path.to_owned(), file };
     if path != Path::new("-") {
-        return ostler_jobspec::read_file(path).map(read).map_err(|error| match error {
-            JobFileError::Invalid { path, source_text, diagnostics } => {
-                InputError::Invalid { path, text: source_text, diagnostics }
-            }
-            other => InputError::JobFile(other),
-        });
+        return ostler_jobspec::read_file_with(path, &inputs).map(read).map_err(
+            |error| match error {
+                JobFileError::Invalid { path, source_text, diagnostics } => {
+                    InputError::Invalid { path, text: source_text, diagnostics }
+                }
+                other => InputError::JobFile(other),
+            },
+        );
     }
     let bytes = bounded(io::stdin().lock(), path, JOB_FILE_BYTES_MAX)?;
     let text = String::from_utf8_lossy(&bytes).into_owned();
-    match ostler_jobspec::read(&bytes, path, None) {
+    match ostler_jobspec::read_with(&bytes, path, None, &inputs) {
         Ok(parsed) => Ok(read(JobFile { parsed, text })),
         Err(diagnostics) => Err(InputError::Invalid { path: path.to_owned(), text, diagnostics }),
     }
+}
+
+/// The values of variables, from the environment, files and the command line.
+fn inputs(source: &JobFileArgs) -> Result<Inputs, InputError> {
+    let mut inputs = Inputs { directory: std::env::current_dir().ok(), ..Inputs::default() };
+    let text = |(name, value): (OsString, OsString)| {
+        Some((name.into_string().ok()?, value.into_string().ok()?))
+    };
+    inputs.add_env(std::env::vars_os().filter_map(text));
+    for path in &source.var_file {
+        let bytes = file(path, JOB_FILE_BYTES_MAX)?;
+        let text = String::from_utf8(bytes)
+            .map_err(|_| InputError::Variables(format!("{} is no text", path.display())))?;
+        let name = path.display().to_string();
+        inputs.add_file(name, text).map_err(InputError::Variables)?;
+    }
+    for var in &source.var {
+        inputs.add_var(var).map_err(InputError::Variables)?;
+    }
+    Ok(inputs)
 }
 
 /// Read the agent's configuration; without a file it is the default.

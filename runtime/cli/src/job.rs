@@ -10,7 +10,7 @@ mod watch;
 
 use serde_json::Value;
 
-use super::args::job::JobCommand;
+use super::args::job::{JobCommand, JobFileArgs};
 use super::connect::Stop;
 use super::exit::Exit;
 use super::input::{self, InputError, JobInput};
@@ -34,8 +34,8 @@ pub(super) async fn run(command: &JobCommand, terminal: &Terminal) -> Result<Exi
 }
 
 /// Read a job file; says everything that is wrong with it, and what of it is not done.
-fn read(file: &std::path::Path, terminal: &Terminal) -> Result<JobInput, InputError> {
-    let job = input::job(file)?;
+fn read(source: &JobFileArgs, terminal: &Terminal) -> Result<JobInput, InputError> {
+    let job = input::job(source)?;
     output::job_warnings(terminal, &job);
     Ok(job)
 }

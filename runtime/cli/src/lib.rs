@@ -90,6 +90,7 @@ pub fn main(args: impl IntoIterator<Item = OsString>) -> ExitCode {
         return ostler_fetch::main();
     }
     let args = nomad_plugin::by_name(&args).unwrap_or(args);
+    let args = with_two_dashes(args);
     let cli = match Cli::try_parse_from(args) {
         Ok(cli) => cli,
         Err(error) => {
@@ -113,6 +114,25 @@ pub fn main(args: impl IntoIterator<Item = OsString>) -> ExitCode {
     let exit = runtime.block_on(dispatch(cli, terminal));
     runtime.shutdown_timeout(RUNTIME_END_WAIT);
     exit.into()
+}
+
+/// `-var` and `-var-file` are what people type who know Nomad; here options of more than a letter have
+/// two dashes.
+fn with_two_dashes(args: Vec<OsString>) -> Vec<OsString> {
+    let of_jobs = args.get(1).is_some_and(|command| command == "job" || command == "run");
+    let mut options = of_jobs;
+    let known = |text: &str| {
+        let name = text.split('=').next().unwrap_or_default();
+        matches!(name, "-var" | "-var-file")
+    };
+    let spelled = |arg: OsString| {
+        options &= arg != "--";
+        match arg.to_str() {
+            Some(text) if options && known(text) => format!("-{text}").into(),
+            _ => arg,
+        }
+    };
+    args.into_iter().map(spelled).collect()
 }
 
 /// What is logged: an agent says what it does; commands only what is not as it should be.
@@ -159,5 +179,32 @@ async fn of_plugins(command: &PluginCommand, terminal: &Terminal) -> Result<Exit
         PluginCommand::Verify(args) => plugin_verify::verify(args, terminal),
         PluginCommand::Pull(args) => plugin_pull::pull(args, terminal).await,
         PluginCommand::Status(args) => plugin_status::status(args, terminal).await,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn options_of_nomad_with_one_dash_are_those_with_two() {
+        let spelled = |args: &[&str]| -> Vec<String> {
+            let args = args.iter().map(OsString::from).collect();
+            let args = with_two_dashes(args).into_iter();
+            args.map(|arg| arg.to_string_lossy().into_owned()).collect()
+        };
+        for (given, expected) in [
+            (
+                "ostler job run -var a=1 -var-file=x -v f",
+                "ostler job run --var a=1 --var-file=x -v f",
+            ),
+            ("ostler run -var=-var f", "ostler run --var=-var f"),
+            ("ostler job run -- -var", "ostler job run -- -var"),
+            ("ostler alloc exec -var", "ostler alloc exec -var"),
+            ("ostler job run -vars -varx=1", "ostler job run -vars -varx=1"),
+        ] {
+            let given: Vec<&str> = given.split(' ').collect();
+            assert_eq!(spelled(&given).join(" "), expected);
+        }
     }
 }

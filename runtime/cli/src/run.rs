@@ -126,7 +126,7 @@ struct Run {
 
 impl Run {
     async fn job(&mut self, args: &RunArgs) -> Exit {
-        let input = match input::job(&args.file) {
+        let input = match input::job(&args.source) {
             Ok(input) => input,
             Err(error) => return self.input_failed(&error).await,
         };
@@ -151,6 +151,9 @@ impl Run {
             let message = "driver raw_exec is enabled by --raw-exec: its tasks are not isolated, \
                            they may do all that this user may";
             self.tell(Report::Notice { message: message.to_owned() }).await;
+        }
+        for message in session.agent.not_as_written(input.job()) {
+            self.tell(Report::Notice { message }).await;
         }
         self.tell_agent(&session.agent).await;
         let exit = self.in_agent(&session.agent, &input).await;

@@ -1,6 +1,7 @@
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 use super::*;
+use crate::args::job::JobFileArgs;
 use ostler_model::ids::JobId;
 
 const INT: Cause = Cause::Interrupt(Interrupt::Int);
@@ -35,7 +36,7 @@ fn the_exit_code_says_what_ended_the_job() {
 async fn a_job_file_that_is_not_there_is_an_input_error() {
     let dir = tempfile::tempdir().unwrap();
     let args = RunArgs {
-        file: dir.path().join("gone.hcl"),
+        source: JobFileArgs { file: dir.path().join("gone.hcl"), ..JobFileArgs::default() },
         raw_exec: false,
         json: false,
         agent: super::super::args::AgentArgs::default(),

@@ -13,7 +13,7 @@ use std::path::{Component, Path};
 use std::sync::Arc;
 use std::time::Duration;
 
-use ostler_jobspec::Syntax;
+use ostler_jobspec::{FileDiagnostic, Syntax};
 use ostler_model::alloc::{AllocDeployment, Allocation, DesiredStatus};
 use ostler_model::device::GroupKey;
 use ostler_model::ids::{AllocId, GroupName, TaskName};
@@ -248,7 +248,7 @@ fn job(wanted: &Value, deployed: bool) -> Result<Job, AssignedError> {
     let bytes = Json::Object(job).to_string();
     let read = ostler_jobspec::parse(bytes.as_bytes(), Path::new("job"), Some(Syntax::Json));
     let job = read.map_err(|wrong| {
-        let all: Vec<_> = wrong.iter().map(|one| one.message.clone()).collect();
+        let all: Vec<_> = wrong.iter().map(FileDiagnostic::in_words).collect();
         AssignedError::Job(shown(all.join("; "), CLUSTER_TEXT_BYTES_MAX))
     })?;
     let parent = field(wanted, "ParentID").and_then(text).filter(|id| !id.is_empty());

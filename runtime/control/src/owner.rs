@@ -15,6 +15,7 @@ mod lane;
 use std::collections::{BTreeMap, VecDeque};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use futures_util::stream::{FuturesUnordered, StreamExt as _};
 use tokio::sync::{mpsc, oneshot, watch};
@@ -77,6 +78,8 @@ pub struct ControlOptions {
     pub recorded_index: u64,
     /// Runs that live and that nobody owns.
     pub holds: Holds,
+    /// Longest `kill_timeout` that is waited for.
+    pub kill_timeout_max: Duration,
     /// The other nodes of the cluster that this is a node of.
     pub other_nodes: Option<Arc<dyn OtherNodes>>,
 }

@@ -7,7 +7,7 @@ use ostler_model::limits::ACCESS_POLICY_BYTES_MAX;
 
 use crate::diagnostic::{Diagnostics, Sink, shown};
 use crate::tree::{Body, Item, Key, Value, ValueKind};
-use crate::{Syntax, hcl, json, text};
+use crate::{Inputs, Syntax, hcl, json, text};
 
 /// What a policy says of one namespace.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -33,7 +33,7 @@ pub fn namespace_rules(policy: &str) -> Result<Vec<NamespaceRule>, Diagnostics> 
         "the policy",
         |text, sink| {
             let body = match Syntax::guess(text, file) {
-                Syntax::Hcl => hcl::read(text, sink)?,
+                Syntax::Hcl => hcl::read(text, &Inputs::default(), sink)?,
                 Syntax::Json => Body::of(members(json::value(text, sink)?, sink)?),
             };
             let namespaces = body.items.into_iter().filter(|item| item.key().name == "namespace");

@@ -16,7 +16,7 @@ use std::fmt::{self, Write as _};
 
 use serde::{Deserialize, Serialize};
 
-use super::suggest;
+use super::{json, suggest};
 use ostler_model::limits::JOB_DIAGNOSTICS_MAX;
 
 /// Longest text of the user repeated in a message, characters.
@@ -79,6 +79,20 @@ pub struct FileDiagnostic {
     pub message: String,
     /// What may have been meant instead of the text at the position.
     pub suggestion: Option<String>,
+    /// In JSON, the keys that lead there: `TaskGroups[0] ("web") > Count`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub path: Option<String>,
+}
+
+impl FileDiagnostic {
+    /// The message alone, for whoever does not have the file; in JSON with the keys that lead there.
+    #[must_use]
+    pub fn in_words(&self) -> String {
+        match &self.path {
+            Some(path) => format!("{path}: {}", self.message),
+            None => self.message.clone(),
+        }
+    }
 }
 
 impl fmt::Display for FileDiagnostic {
@@ -86,6 +100,10 @@ impl fmt::Display for FileDiagnostic {
         write!(f, "{}:{}:{}: {}", self.file, self.line, self.column, self.message)?;
         match &self.suggestion {
             Some(suggestion) => write!(f, " (did you mean {suggestion}?)"),
+            None => Ok(()),
+        }?;
+        match &self.path {
+            Some(path) => write!(f, " (in {path})"),
             None => Ok(()),
         }
     }
@@ -179,9 +197,16 @@ pub(super) struct Sink {
     count: usize,
     /// What the job can do without, each said once. They do not make a job unusable.
     warnings: Vec<(Span, String)>,
+    /// The text is JSON: places are said in words too.
+    json: bool,
 }
 
 impl Sink {
+    /// Say places in words too: the text is JSON.
+    pub(super) fn is_json(&mut self) {
+        self.json = true;
+    }
+
     /// Report a problem.
     pub(super) fn error(&mut self, at: Span, message: impl Into<String>) {
         self.push(at, message.into(), None);
@@ -221,9 +246,28 @@ impl Sink {
         suggest::nearest(given, valid)
     }
 
+    /// The errors, with their places; without what may have been meant.
+    pub(super) fn messages(self) -> Vec<(Span, String)> {
+        let text = |(at, message, instead): (Span, String, Option<String>)| match instead {
+            Some(instead) => (at, format!("{message} (did you mean {instead}?)")),
+            None => (at, message),
+        };
+        self.found.into_values().map(text).collect()
+    }
+
+    /// The errors of another text than the file, each with the name, line and column in its words.
+    pub(super) fn located(self, text: &str, name: &str) -> Vec<String> {
+        self.finish(text, name).iter().map(ToString::to_string).collect()
+    }
+
     /// No error was reported.
     pub(super) fn is_empty(&self) -> bool {
         self.count == 0
+    }
+
+    /// How many errors were reported.
+    pub(super) fn count(&self) -> usize {
+        self.count
     }
 
     fn push(&mut self, at: Span, message: String, suggestion: Option<String>) {
@@ -248,6 +292,10 @@ impl Sink {
             }))
             .collect();
         found.sort_by_key(|(at, ..)| at.start);
+        let places: Vec<Span> = found.iter().map(|(at, ..)| *at).collect();
+        let paths =
+            if self.json && !places.is_empty() { json::paths(text, &places) } else { Vec::new() };
+        let mut paths = paths.into_iter();
         let diagnostics = found
             .into_iter()
             .map(|(at, severity, message, suggestion)| {
@@ -260,6 +308,7 @@ impl Sink {
                     length,
                     message,
                     suggestion,
+                    path: paths.next().flatten(),
                 }
             })
             .collect();

@@ -15,15 +15,21 @@ pub(super) fn one(out: &mut String, diagnostic: &FileDiagnostic, lines: &[&str],
         (true, Severity::Error) => ("\x1b[1m", "\x1b[31m", "\x1b[2m", "\x1b[0m"),
         (true, Severity::Warning) => ("\x1b[1m", "\x1b[33m", "\x1b[2m", "\x1b[0m"),
     };
-    let FileDiagnostic { file, line, column, message, .. } = diagnostic;
-    let severity = diagnostic.severity.as_str();
-    let _ = writeln!(
-        out,
-        "{bold}{}:{line}:{column}:{reset} {accent}{severity}:{reset} {message}",
-        printable(file)
-    );
+    let FileDiagnostic { file, line, column, .. } = diagnostic;
+    let (severity, message) = (diagnostic.severity.as_str(), printable(&diagnostic.in_words()));
+    // What a program wrote has one line: its keys say where, its columns nothing.
+    let is_line =
+        diagnostic.path.is_some() && lines.iter().filter(|line| !line.is_empty()).count() <= 1;
+    let place = match (is_line, file.is_empty()) {
+        (true, true) => String::new(),
+        (true, false) => format!("{}: ", printable(file)),
+        (false, _) => format!("{}:{line}:{column}: ", printable(file)),
+    };
+    let place = place.trim_end();
+    let blank = if place.is_empty() { "" } else { " " };
+    let _ = writeln!(out, "{bold}{place}{reset}{blank}{accent}{severity}:{reset} {message}");
     let text = usize::try_from(*line).ok().and_then(|n| lines.get(n.saturating_sub(1)));
-    if let Some(text) = text {
+    if let Some(text) = text.filter(|_| !is_line) {
         let (shown, before, length) = excerpt(text, *column, diagnostic.length);
         let number = line.to_string();
         let blank = " ".repeat(number.len());

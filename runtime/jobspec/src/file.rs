@@ -5,7 +5,7 @@ use std::io::{self, Read as _};
 use std::os::unix::fs::{FileTypeExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 
-use super::{Diagnostics, Parsed, read};
+use super::{Diagnostics, Inputs, Parsed, read_with};
 use ostler_model::job::Job;
 use ostler_model::limits::JOB_FILE_BYTES_MAX;
 use ostler_model::words::counted;
@@ -97,6 +97,14 @@ pub fn parse_file(path: &Path) -> Result<Job, JobFileError> {
 /// # Errors
 /// See [`JobFileError`]; each names the path and the next step.
 pub fn read_file(path: &Path) -> Result<JobFile, JobFileError> {
+    read_file_with(path, &Inputs::default())
+}
+
+/// As [`read_file`], with values of variables.
+///
+/// # Errors
+/// As [`read_file`].
+pub fn read_file_with(path: &Path, inputs: &Inputs) -> Result<JobFile, JobFileError> {
     let bytes = bytes_of(path)?;
     let invalid = |offset| JobFileError::Binary { path: path.to_owned(), offset };
     if let Some(offset) = bytes.iter().position(|byte| *byte == 0) {
@@ -106,10 +114,8 @@ pub fn read_file(path: &Path) -> Result<JobFile, JobFileError> {
     if text.trim_start_matches('\u{feff}').trim().is_empty() {
         return Err(JobFileError::Empty { path: path.to_owned() });
     }
-    let mut parsed = read(&bytes, path, None).map_err(|diagnostics| JobFileError::Invalid {
-        path: path.to_owned(),
-        source_text: text.to_owned(),
-        diagnostics,
+    let mut parsed = read_with(&bytes, path, None, inputs).map_err(|diagnostics| {
+        JobFileError::Invalid { path: path.to_owned(), source_text: text.to_owned(), diagnostics }
     })?;
     let absolute = std::path::absolute(path)
         .map_err(|source| JobFileError::Read { path: path.to_owned(), source })?;

@@ -1,21 +1,34 @@
 //! HCL → tree.
 //!
 //! ```text
-//! text ─ scan: nesting and size bounds ─► hcl-edit ─► variables, locals ─► every expression
-//!                                                     evaluated (eval) ─► tree::Body
+//! text ─ scan: nesting and size bounds ─► hcl-edit ─► variables and their inputs, locals
+//!                                                      │ every expression evaluated (eval),
+//!                                                      │ dynamic blocks written out (dynamic)
+//!                                                      ▼
+//!                                                     tree::Body
 //! ```
 //!
 //! `${NOMAD_…}`, `${attr.…}`, `${meta.…}`, `${node.…}`, `${env["…"]}`, `${device.…}`, `${job.dir}`
 //! and shell-like `${NAME}` are known only later and stay in the text as they are; `$${` stays
 //! escaped until then.
+//!
+//! The evaluator is ours: that of `hcl-rs` has neither places nor bounds, takes names that are known
+//! only later for errors, and brings no functions.
 
+mod budget;
+mod dynamic;
 mod eval;
 mod functions;
+mod loops;
 mod names;
 mod operators;
 mod reference;
 mod scan;
 mod scope;
+mod template;
+mod types;
+mod value;
+mod variables;
 
 use std::collections::BTreeMap;
 
@@ -24,8 +37,9 @@ use hcl_edit::structure::{Body as HclBody, Structure};
 
 use super::diagnostic::{Sink, Span, shown};
 use super::tree::{Attribute, Block, Body, Item, Key, Value, ValueKind};
+use crate::inputs::Inputs;
 use eval::Evaluator;
-use scope::Scope;
+use scope::{DECLARATIONS, Scope};
 
 /// Attributes given twice that are worked around per file, to see the other problems too.
 const REPEATS_MAX: usize = 16;
@@ -33,21 +47,22 @@ const REPEATS_MAX: usize = 16;
 const REPEATS_FILE_BYTES_MAX: usize = 64 * 1024;
 
 /// Read `text` as HCL. `None` when it has no structure to go on with; the reason is in `sink`.
-/// The body holds what stands at the top of the file but `variable` and `locals`.
-pub(super) fn read(text: &str, sink: &mut Sink) -> Option<Body> {
+/// The body holds what stands at the top of the file but declarations of variables and locals.
+pub(super) fn read(text: &str, inputs: &Inputs, sink: &mut Sink) -> Option<Body> {
     if !scan::scan(text, sink) {
         return None;
     }
     let (body, renamed) = parse(text, sink)?;
     let scope = Scope::new(&body, sink);
-    let mut eval = Evaluator::new(&scope);
+    let mut eval = Evaluator::new(&scope, inputs);
+    eval.take_inputs(sink);
     eval.all(sink);
     let mut reader = TreeReader { eval, renamed: &renamed, sink };
     let mut top = Body::default();
     for structure in body.iter() {
         match structure {
-            Structure::Block(block) if matches!(block.ident.as_str(), "variable" | "locals") => {}
-            other => top.items.extend(reader.item(other)),
+            Structure::Block(block) if DECLARATIONS.contains(&block.ident.as_str()) => {}
+            other => reader.item(other, &mut top.items),
         }
     }
     Some(top)
@@ -139,28 +154,40 @@ struct TreeReader<'a> {
 }
 
 impl TreeReader<'_> {
-    fn item(&mut self, structure: &Structure) -> Option<Item> {
+    fn item(&mut self, structure: &Structure, into: &mut Vec<Item>) {
         match structure {
             Structure::Attribute(attribute) => {
                 let span = place(attribute.key.span());
                 // The second of two was reported already.
                 if self.renamed.contains_key(&span.start) {
-                    return None;
+                    return;
                 }
                 let at = place(attribute.value.span());
                 let refused = Value { kind: ValueKind::Refused, span: at };
-                let value = self.eval.value(&attribute.value, self.sink).unwrap_or(refused);
+                let value = self.eval.value(&attribute.value, self.sink);
+                let value = value.map_or(refused, value::Val::into_tree);
                 let key = Key::new(attribute.key.as_str(), span);
-                Some(Item::Attribute(Attribute { key, value }))
+                into.push(Item::Attribute(Attribute { key, value }));
+            }
+            Structure::Block(block) if block.ident.as_str() == "dynamic" => {
+                self.dynamic(block, into);
             }
             Structure::Block(block) => {
                 let key = Key::new(block.ident.as_str(), place(block.ident.span()));
                 let labels = block.labels.iter();
                 let labels = labels.map(|l| Key::new(l.as_str(), place(l.span()))).collect();
-                let items = block.body.iter().filter_map(|inner| self.item(inner)).collect();
-                Some(Item::Block(Block { key, labels, body: Body { items } }))
+                let body = self.body(&block.body);
+                into.push(Item::Block(Block { key, labels, body }));
             }
         }
+    }
+
+    fn body(&mut self, body: &HclBody) -> Body {
+        let mut items = Vec::new();
+        for inner in body.iter() {
+            self.item(inner, &mut items);
+        }
+        Body { items }
     }
 }
 

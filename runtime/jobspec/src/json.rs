@@ -6,6 +6,7 @@
 //!
 //! A request to Nomad's API (`{"Job": {…}}`) and the job object alone are both read.
 
+mod path;
 mod reader;
 
 use super::diagnostic::{Sink, Span, shown};
@@ -32,6 +33,16 @@ const ENVELOPE: [&str; 14] = [
 /// Read `text` as JSON. `None` when it is none; the reason is in `sink`.
 pub(super) fn value(text: &str, sink: &mut Sink) -> Option<Value> {
     reader::read(text, sink)
+}
+
+/// What leads to each of these places in `text`, in words; none of it where `text` is no JSON.
+pub(super) fn paths(text: &str, places: &[Span]) -> Vec<Option<String>> {
+    let read = reader::read(text, &mut Sink::default());
+    let path = |place: &Span| {
+        let path = path::at(read.as_ref()?, *place);
+        Some(path).filter(|path| !path.is_empty())
+    };
+    places.iter().map(path).collect()
 }
 
 /// Read `text` as JSON: the job as the block it would be in HCL. `None` when there is no job in it;

@@ -19,9 +19,11 @@ pub mod units;
 
 mod decode;
 mod diagnostic;
+mod disk;
 mod encode;
 mod file;
 mod hcl;
+mod inputs;
 mod json;
 mod keys;
 mod places;
@@ -35,7 +37,8 @@ pub use decode::{agent_key, parse_trust_file};
 pub use diagnostic::{Diagnostics, FileDiagnostic, Severity};
 use diagnostic::{Sink, Span};
 pub use encode::nomad_json;
-pub use file::{JobFile, JobFileError, parse_file, read_file};
+pub use file::{JobFile, JobFileError, parse_file, read_file, read_file_with};
+pub use inputs::{Inputs, VAR_PREFIX, VarFile};
 use keys::Context;
 #[cfg(doc)]
 use ostler_model::config::AgentConfig;
@@ -86,9 +89,22 @@ pub fn parse(input: &[u8], file: &Path, syntax: Option<Syntax>) -> Result<Job, D
 /// # Errors
 /// Everything that is wrong, with places; never empty.
 pub fn read(input: &[u8], file: &Path, syntax: Option<Syntax>) -> Result<Parsed, Diagnostics> {
+    read_with(input, file, syntax, &Inputs::default())
+}
+
+/// As [`read`], with values of variables.
+///
+/// # Errors
+/// As [`read`].
+pub fn read_with(
+    input: &[u8],
+    file: &Path,
+    syntax: Option<Syntax>,
+    inputs: &Inputs,
+) -> Result<Parsed, Diagnostics> {
     let ((job, places), _, warnings) =
         text::whole(input, file, JOB_FILE_BYTES_MAX, "the job", |text, sink| {
-            parse_text(text, file, syntax, sink)
+            parse_text(text, file, syntax, inputs, sink)
         })?;
     Ok(Parsed { job, places, warnings })
 }
@@ -97,6 +113,7 @@ fn parse_text(
     text: &str,
     file: &Path,
     syntax: Option<Syntax>,
+    inputs: &Inputs,
     sink: &mut Sink,
 ) -> Option<(Job, ConfigPlaces)> {
     if text.trim().is_empty() {
@@ -105,10 +122,13 @@ fn parse_text(
     let syntax = syntax.unwrap_or_else(|| Syntax::guess(text, file));
     let block = match syntax {
         Syntax::Hcl => {
-            let body = hcl::read(text, sink)?;
+            let body = hcl::read(text, inputs, sink)?;
             job_block(body, sink)?
         }
-        Syntax::Json => json::read(text, sink)?,
+        Syntax::Json => {
+            sink.is_json();
+            json::read(text, sink)?
+        }
     };
     let mut cx = Context::new(sink, syntax);
     let job = decode::job(block, source_dir(file), &mut cx)?;
@@ -132,7 +152,7 @@ fn job_block(body: Body, sink: &mut Sink) -> Option<Block> {
             }
             other => {
                 let name = &other.key().name;
-                let instead = sink.nearest(name, ["job", "variable", "locals"]);
+                let instead = sink.nearest(name, ["job", "variable", "variables", "locals"]);
                 let name = diagnostic::shown(name);
                 let message = format!("{name} is unknown at the top of a job file");
                 sink.suggest(span, message, instead);

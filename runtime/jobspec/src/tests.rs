@@ -13,6 +13,7 @@ mod bad;
 mod good;
 mod health;
 mod hostile;
+mod language;
 mod services;
 mod warnings;
 
@@ -38,9 +39,17 @@ fn read(text: &str) -> Result<Job, Diagnostics> {
     parse(text.as_bytes(), Path::new("dir/job.hcl"), None)
 }
 
+/// What is accepted as HCL is accepted as JSON, and is the same job.
 fn good(text: &str) -> Job {
     match read(text) {
-        Ok(job) => job,
+        Ok(job) => {
+            let json = super::nomad_json(&job).to_string();
+            match parse(json.as_bytes(), Path::new("-"), Some(Syntax::Json)) {
+                Ok(again) => assert_eq!(again, job, "{text}"),
+                Err(found) => panic!("{text}\n{}", found.render(&json, false)),
+            }
+            job
+        }
         Err(found) => panic!("{}", found.render(text, false)),
     }
 }

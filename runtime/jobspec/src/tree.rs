@@ -79,15 +79,6 @@ impl Value {
             }
         }
     }
-
-    /// Levels of lists and objects, this one included.
-    pub(super) fn depth(&self) -> usize {
-        1 + match &self.kind {
-            ValueKind::List(items) => items.iter().map(Self::depth).max().unwrap_or(0),
-            ValueKind::Object(members) => members.iter().map(|(_, v)| v.depth()).max().unwrap_or(0),
-            _ => 0,
-        }
-    }
 }
 
 /// `name = value`

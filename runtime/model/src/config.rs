@@ -75,6 +75,8 @@ pub struct ClientConfig {
     pub cpu_total_compute: Option<u32>,
     /// MiB of memory; the machine's unless given.
     pub memory_total_mb: Option<u32>,
+    /// Longest `kill_timeout` of a task that is waited for; `KILL_TIMEOUT_MAX` unless given.
+    pub max_kill_timeout: Option<Duration>,
 }
 
 /// The servers whose node this is, and what they are told of it: of the `client` block, the `tls` block and

@@ -32,6 +32,10 @@ pub const MIB: u64 = 1024 * KIB;
 
 /// Largest job file read, bytes. A job of a thousand tasks is below 1 MiB; parsing cost is linear.
 pub const JOB_FILE_BYTES_MAX: u64 = 2 * MIB;
+/// Most files of variables for one job file.
+pub const JOB_VAR_FILES_MAX: usize = 64;
+/// Most files and directories that `fileset` in a job file looks at.
+pub const JOB_FILESET_ENTRIES_MAX: usize = 20_000;
 /// Largest access policy of a server that is read, bytes. One that names a hundred namespaces is below 20 KiB.
 pub const ACCESS_POLICY_BYTES_MAX: u64 = 256 * 1_024;
 /// Largest agent configuration read, bytes. A node with a hundred plugins is below 100 KiB.
@@ -301,8 +305,10 @@ pub const EXEC_OUTPUT_BYTES_MAX: usize = MIB as usize;
 pub const EXEC_OUTPUT_WALL_MAX: Duration = Duration::from_secs(30);
 /// Default of `kill_timeout`.
 pub const KILL_TIMEOUT_DEFAULT: Duration = Duration::from_secs(5);
-/// Longest `kill_timeout` honoured.
+/// Longest `kill_timeout` honoured unless configured; Nomad's.
 pub const KILL_TIMEOUT_MAX: Duration = Duration::from_secs(30);
+/// Longest that may be configured: a drain waits for it.
+pub const KILL_TIMEOUT_CEILING: Duration = Duration::from_secs(24 * 60 * 60);
 /// How long a killed workload may take to be reaped before the runner says that it does not end.
 pub const KILL_GRACE: Duration = Duration::from_secs(10);
 /// How long an exit record that cannot be read is tried again before the exit counts as not known:

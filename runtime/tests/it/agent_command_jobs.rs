@@ -320,3 +320,54 @@ async fn a_reader_that_left_is_no_error_message() {
     assert_eq!((output.status.code(), output.stderr), (Some(141), Vec::new()));
     ostler(["job", "status", "x", "y"]).await.said(2, &[]);
 }
+
+#[tokio::test]
+async fn values_of_variables_come_from_the_command_line_files_and_the_environment() {
+    let agent = AgentProcess::start().await;
+    let text = job("web", 1, &shell("t", "exec sleep 600", "env { VALUES = local.values }"))
+        .replace("count = 1", "count = length(var.names)");
+    let declared = "variable \"names\" {\n type = list(string)\n}\nvariable \"a\" {}\nvariable \"b\" {}\n\
+                    locals {\n values = \"${var.a} ${var.b} ${join(\",\", var.names)} ${file(\"here.txt\")}\"\n}\n";
+    let file = agent.file("web.hcl", &format!("{declared}{text}"));
+    let values = agent.file("values.json", r#"{"a": "file", "b": "file"}"#);
+    agent.file("here.txt", "read");
+    let (file, values) = (file.to_str().unwrap(), values.to_str().unwrap());
+    let missing = ostler(["job", "validate", "--syntax-only", file]).await;
+    missing.said(2, &["the variable \"names\" has no value", "NOMAD_VAR_names", "here.txt"]);
+    let given = ["--var", "a=flag", "-var-file", values, "-var=names=[\"x\", \"y\"]"];
+    let here = std::path::Path::new(file).parent().unwrap();
+    let ask = async |args: &[&str]| {
+        let mut asked = command(args);
+        asked.args(given).arg(file).env("NOMAD_VAR_b", "env").env("NOMAD_VAR_c", "other");
+        asked.arg("--data-dir").arg(here).current_dir(here);
+        asked.output().await.unwrap()
+    };
+    let valid = ask(&["job", "validate", "--syntax-only"]).await;
+    assert!(valid.status.success(), "{}", String::from_utf8_lossy(&valid.stderr));
+    let ran = ask(&["job", "run", "--detach"]).await;
+    assert!(ran.status.success(), "{}", String::from_utf8_lossy(&ran.stderr));
+    let shown = agent.json(&["job", "status", "--json", "web"]).await;
+    let group = &shown["job"]["TaskGroups"][0];
+    assert_eq!(group["Count"], 2, "{group:#}");
+    assert_eq!(group["Tasks"][0]["Env"]["VALUES"], "flag file x,y read");
+    let typo = agent.ask(&["job", "plan", "--var", "nmes=[]", file]).await;
+    typo.said(2, &["-var gives \"nmes\" a value", "did you mean names?"]);
+}
+
+#[tokio::test]
+async fn how_long_a_kill_timeout_may_be_is_configured_and_told() {
+    let data = tempfile::tempdir().unwrap();
+    let file = data.path().join("job.hcl");
+    let text = sleeper("web", 1).replace("driver =", "kill_timeout = \"45s\"\n driver =");
+    std::fs::write(&file, text).unwrap();
+    let config = data.path().join("agent.hcl");
+    std::fs::write(&config, "client { max_kill_timeout = \"1m\" }\n").unwrap();
+    let (file, config) = (file.to_str().unwrap(), config.to_str().unwrap());
+    let short = ostler(["job", "validate", file]).await;
+    short.said(
+        0,
+        &["group g, task t: kill_timeout of 45s is longer than this node waits", "after 30s"],
+    );
+    let long = ostler(["job", "validate", "--config", config, file]).await;
+    assert!(long.code == Some(0) && !long.stderr.contains("kill_timeout"), "{long:#?}");
+}

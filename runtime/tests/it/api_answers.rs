@@ -27,10 +27,16 @@ async fn what_is_accepted_and_not_done_is_named_in_every_answer_to_the_job() {
         assert_eq!(answer.status, StatusCode::OK, "{path}: {}", answer.text());
         let warnings = answer.json()["Warnings"].as_str().unwrap().to_owned();
         assert!(warnings.starts_with("3 warnings:\n\n* "), "{path}: {warnings}");
-        for key in ["Priority has no effect", "Region has no effect", "KillTimeout of 1m 30s"] {
+        let late = "group g, task t: kill_timeout of 1m 30s is longer than this node waits";
+        for key in ["Priority has no effect", "Region has no effect", late] {
             assert!(warnings.contains(key), "{path}: no {key} in {warnings}");
         }
-        assert_eq!(answer.json()["AgentWarnings"], json!([]), "{path}: told by the text alone");
+        // The others are told by the text alone.
+        let of_agent = answer.json()["AgentWarnings"].as_array().unwrap().clone();
+        assert!(
+            of_agent.len() == 1 && of_agent[0].as_str().unwrap().starts_with(late),
+            "{of_agent:?}"
+        );
     }
     let plain = client.put("/v1/validate/job", Some(job("plain", IDLE))).await.json();
     assert_eq!((&plain["Warnings"], &plain["Error"]), (&json!(""), &json!("")));
@@ -146,5 +152,54 @@ async fn a_client_that_writes_all_of_its_body_first_reads_why_it_was_refused() {
     let endless = ask("PUT /v1/nothing HTTP/1.1", 4 * API_DRAIN_BYTES_MAX).await;
     assert!(endless.is_err(), "{endless:?}");
     assert_eq!(served.client.get("/v1/agent/self").await.status, StatusCode::OK);
+    served.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_text_is_parsed_with_the_values_that_come_with_it_and_without_the_files_of_the_agent() {
+    let served = Served::start().await;
+    let hcl = "variable \"image\" {}\njob \"web\" {\n task \"t\" {\n driver = \"exec\"\n env = { \
+               IMAGE = upper(var.image) }\n }\n}";
+    let ask = |body: serde_json::Value| {
+        let client = served.client.clone();
+        async move { client.put("/v1/jobs/parse", Some(body)).await }
+    };
+    let parsed =
+        ask(json!({ "JobHCL": hcl, "Canonicalize": true, "Variables": "image = \"a:1\"" })).await;
+    assert_eq!(parsed.status, StatusCode::OK, "{}", parsed.text());
+    let group = &parsed.json()["TaskGroups"][0];
+    assert_eq!((&group["Name"], &group["Tasks"][0]["Env"]["IMAGE"]), (&json!("t"), &json!("A:1")));
+    for (body, said) in [
+        (json!({ "JobHCL": hcl }), "the variable \"image\" has no value"),
+        (json!({ "JobHCL": hcl, "Variables": "imgae = 1" }), "the variable \"image\" has no value"),
+        (
+            json!({ "JobHCL": hcl, "Variables": "image = [" }),
+            "Variables:1:9: this [ is never closed",
+        ),
+        (json!({ "JobHCL": hcl, "hclv1": true }), "hclv1: Ostler reads HCL2"),
+        (
+            json!({ "JobHCL": hcl.replace("upper(var.image)", "file(\"/etc/passwd\")"), "Variables": "image = 1" }),
+            "the agent shows nobody its files",
+        ),
+    ] {
+        let refused = ask(body).await;
+        assert_eq!(refused.status, StatusCode::BAD_REQUEST, "{}", refused.text());
+        assert!(refused.text().contains(said), "{}", refused.text());
+    }
+    served.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_wrong_with_a_job_of_a_program_is_said_with_the_keys_that_lead_there() {
+    let served = Served::start().await;
+    let mut wrong = job("web", IDLE);
+    wrong["Job"]["TaskGroups"][0]["Tasks"][0]["Resources"]["CPU"] = json!(-1);
+    for path in ["/v1/jobs", "/v1/job/web/plan"] {
+        let refused = served.client.put(path, Some(wrong.clone())).await;
+        assert_eq!(refused.status, StatusCode::BAD_REQUEST, "{}", refused.text());
+        let text = refused.text();
+        let said = "error: TaskGroups[0] (\"g\") > Tasks[0] (\"t\") > Resources > CPU: CPU must be";
+        assert!(text.starts_with(said) && !text.contains("^^"), "{text}");
+    }
     served.stop().await;
 }

@@ -182,6 +182,7 @@ async fn what_is_wrong_with_a_request_is_said_with_the_right_status() {
         ("PUT", &unknown, Value::Null, 404, none),
         ("PUT", "/v1/jobs", json!({ "Job": { "ID": "x" } }), 400, "TaskGroups"),
         ("PUT", "/v1/jobs", json!({ "Job": 7 }), 400, "object"),
+        ("PUT", "/v1/jobs", json!({ "Job": job("a", IDLE)["Job"], "Region": "moon" }), 400, "moon"),
         ("PUT", "/v1/job/b", other, 400, "job a"),
         ("DELETE", "/v1/job/none", Value::Null, 404, "job not found"),
         ("PUT", "/v1/jobs/parse", json!({ "JobHCL": "job {" }), 400, "job"),

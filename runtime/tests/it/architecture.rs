@@ -169,6 +169,7 @@ const PURE: &[&str] = &[
     "jobspec/decode",
     "jobspec/encode.rs",
     "jobspec/hcl",
+    "jobspec/inputs.rs",
     "jobspec/json",
     "jobspec/keys",
     "jobspec/text.rs",

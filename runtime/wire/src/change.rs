@@ -27,6 +27,9 @@ pub struct JobRequest<J> {
     /// The namespace; there is one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub namespace: Option<String>,
+    /// The region; there is one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub region: Option<String>,
 }
 
 /// `JobsParseRequest`.
@@ -38,6 +41,12 @@ pub struct ParseRequest {
     /// Accepted; what comes back always has its defaults.
     #[serde(rename = "Canonicalize", default)]
     pub canonicalize: bool,
+    /// Values of variables, as in a file of them; clients from 1.4 on send it.
+    #[serde(rename = "Variables", default)]
+    pub variables: Option<String>,
+    /// The text is in the old syntax.
+    #[serde(rename = "hclv1", default)]
+    pub hcl_v1: bool,
 }
 
 /// `JobRegisterResponse`.

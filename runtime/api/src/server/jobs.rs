@@ -12,6 +12,7 @@ use serde::de::{DeserializeOwned, IgnoredAny};
 use super::error::Failure;
 use super::evaluations;
 use super::index::Reading;
+use super::json::REGION;
 use super::json::change::{self, warnings_text};
 use super::json::job::{self, Seen, full, waits_for};
 use super::params::{Asked, Params};
@@ -19,13 +20,17 @@ use super::reply;
 use super::router::{Api, Shared};
 use super::wait::{self, Found};
 use ostler_agent::{JobView, RegisterOptions, StopOptions, Stopped};
-use ostler_jobspec::{Parsed, Syntax};
+use ostler_jobspec::{FileDiagnostic, Inputs, Parsed, Syntax};
 use ostler_model::clock;
 use ostler_model::ids::JobId;
 use ostler_model::job::{Job, NAMESPACE};
 use ostler_model::limits::API_START_WAIT;
 use ostler_model::saved::JobOrigin;
 use ostler_wire::{Absent, JobRequest, JobVersions, ParseRequest, Validated};
+
+/// Said of a text in the syntax of Nomad before 1.0.
+const HCL_V1: &str =
+    "hclv1: Ostler reads HCL2, as Nomad does since 1.0; send the file without hclv1";
 
 /// A body that arrived whole, or not.
 pub(super) type Body = Result<Bytes, BytesRejection>;
@@ -69,7 +74,12 @@ fn job_of(bytes: &[u8]) -> Result<Given, Failure> {
     {
         return Err(Failure::other_namespace(other));
     }
-    let warnings = warnings.iter().map(|warning| warning.message.clone()).collect();
+    if let Some(other) = envelope.region.as_deref()
+        && !matches!(other, "" | REGION)
+    {
+        return Err(Failure::OtherRegion(other.chars().take(64).collect()));
+    }
+    let warnings = warnings.iter().map(FileDiagnostic::in_words).collect();
     Ok(Given { job, envelope, warnings })
 }
 
@@ -157,6 +167,7 @@ async fn drivers(api: &Api, job: &Job) {
 
 async fn take(api: &Api, params: &Params, given: Given) -> Result<Response, Failure> {
     let Given { job, envelope, warnings } = given;
+    let here = api.agent.not_as_written(&job);
     let enforced = envelope.enforce_index.unwrap_or(false);
     let expected = envelope.job_modify_index.unwrap_or(0);
     let options = RegisterOptions {
@@ -166,7 +177,8 @@ async fn take(api: &Api, params: &Params, given: Given) -> Result<Response, Fail
     };
     drivers(api, &job).await;
     let id = job.id.clone();
-    let registered = api.agent.register(job, options).await?;
+    let mut registered = api.agent.register(job, options).await?;
+    registered.warnings.extend(here);
     let index = registered.index.unwrap_or(registered.job_modify_index);
     let evaluation = evaluations::of_registration(&id, &registered);
     let answer = change::registered(registered, index, evaluation, warnings);
@@ -177,8 +189,16 @@ async fn take(api: &Api, params: &Params, given: Given) -> Result<Response, Fail
 pub(super) async fn parse(params: Params, body: Body) -> Result<Response, Failure> {
     let request: ParseRequest = serde_json::from_slice(&bytes(body)?).map_err(Failure::BadBody)?;
     let text = &request.job_hcl;
-    let job = ostler_jobspec::parse(text.as_bytes(), Path::new(""), Some(Syntax::Hcl))
-        .map_err(|diagnostics| Failure::BadJob(diagnostics.render(text, false)))?;
+    if request.hcl_v1 {
+        return Err(Failure::BadJob(HCL_V1.to_owned()));
+    }
+    let mut inputs = Inputs::default();
+    if let Some(variables) = request.variables.filter(|text| !text.is_empty()) {
+        inputs.add_file("Variables", variables).map_err(Failure::BadJob)?;
+    }
+    let read =
+        ostler_jobspec::read_with(text.as_bytes(), Path::new(""), Some(Syntax::Hcl), &inputs);
+    let job = read.map_err(|diagnostics| Failure::BadJob(diagnostics.render(text, false)))?.job;
     reply::json(&params, &ostler_jobspec::nomad_json(&job))
 }
 
@@ -194,6 +214,7 @@ pub(super) async fn validate(
         Ok(given) => {
             drivers(&api, &given.job).await;
             (warnings, agent_warnings) = (given.warnings, api.agent.without_driver(&given.job));
+            agent_warnings.extend(api.agent.not_as_written(&given.job));
             config_problems = api.agent.check(&given.job);
             config_problems.iter().map(ToString::to_string).collect()
         }
@@ -251,7 +272,8 @@ pub(super) async fn plan(
 ) -> Result<Response, Failure> {
     let Given { job, envelope, warnings } = job_named(&id, &bytes(body)?)?;
     drivers(&api, &job).await;
-    let plan = api.agent.plan(&job)?;
+    let mut plan = api.agent.plan(&job)?;
+    plan.warnings.extend(api.agent.not_as_written(&job));
     let (index, node) = (plan.job_modify_index, api.agent.node());
     let diff = envelope.diff.unwrap_or(false);
     let answer = change::plan(&plan, job.id.as_str(), &node.datacenter, diff, &warnings);

@@ -22,6 +22,23 @@ pub(crate) enum JobCommand {
     Validate(ValidateArgs),
 }
 
+/// A job file and the values of its variables.
+#[derive(Clone, Debug, Default, Args)]
+pub(crate) struct JobFileArgs {
+    /// The job: HCL or JSON; - is the standard input
+    #[arg(value_name = "FILE")]
+    pub file: PathBuf,
+
+    /// A value of a variable of the file; more than one may be given, and the last one counts
+    #[arg(long, value_name = "NAME=VALUE")]
+    pub var: Vec<String>,
+
+    /// A file of such values, HCL or JSON; --var goes before it, NOMAD_VAR_NAME in the environment
+    /// after it
+    #[arg(long, value_name = "FILE")]
+    pub var_file: Vec<PathBuf>,
+}
+
 /// `ostler job run`.
 #[derive(Debug, Args)]
 #[command(
@@ -38,6 +55,7 @@ Examples:
   ostler job run --detach web.hcl              print the ids and do not wait
   ostler job run --check-index 42 web.hcl      only if the job is as `ostler job plan` saw it
   ostler job run --check-index 0 web.hcl       only if there is no such job yet
+  ostler job run --var image=web:2 web.hcl     with a value for a variable of the file
   generate-job | ostler job run -              read the job from standard input
 
 Exit codes:
@@ -50,9 +68,8 @@ Exit codes:
   141  nobody reads the standard output any more"
 )]
 pub(crate) struct JobRunArgs {
-    /// The job: HCL or JSON; - is the standard input
-    #[arg(value_name = "FILE")]
-    pub file: PathBuf,
+    #[command(flatten)]
+    pub source: JobFileArgs,
 
     /// Do not wait until it runs; print the ids of what was done
     #[arg(long)]
@@ -156,9 +173,8 @@ Exit codes:
   141  nobody reads the standard output any more"
 )]
 pub(crate) struct JobPlanArgs {
-    /// The job: HCL or JSON; - is the standard input
-    #[arg(value_name = "FILE")]
-    pub file: PathBuf,
+    #[command(flatten)]
+    pub source: JobFileArgs,
 
     /// Print the agent's answer as JSON
     #[arg(long)]
@@ -188,9 +204,8 @@ Exit codes:
   141  nobody reads the standard output any more"
 )]
 pub(crate) struct ValidateArgs {
-    /// The job: HCL or JSON; - is the standard input
-    #[arg(value_name = "FILE")]
-    pub file: PathBuf,
+    #[command(flatten)]
+    pub source: JobFileArgs,
 
     /// Do not load the drivers, and do not check what is theirs
     #[arg(long)]

@@ -175,5 +175,5 @@ fn options_of_run_are_read_wherever_they_stand() {
     let Command::Run(run) = cli.command else { panic!("not run") };
     assert_eq!((cli.verbose, run.json), (2, true));
     assert_eq!(run.agent.data_dir, Some(PathBuf::from("d")));
-    assert_eq!(run.file, PathBuf::from("job.hcl"));
+    assert_eq!(run.source.file, PathBuf::from("job.hcl"));
 }

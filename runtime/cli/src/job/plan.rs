@@ -21,7 +21,7 @@ type Plan<'a> = ostler_wire::Plan<'a, Vec<DeviceExplanation>>;
 /// Say what a job file would change.
 pub(super) async fn plan(args: &JobPlanArgs, terminal: &Terminal) -> Result<Exit, Stop> {
     let client = connect::connect(&args.agent)?;
-    let input = super::read(&args.file, terminal)?;
+    let input = super::read(&args.source, terminal)?;
     let job = input.job();
     let path = format!("/v1/job/{}/plan", segment(job.id.as_str()));
     let body = JobRequest { diff: Some(true), ..super::request(job) };
@@ -29,7 +29,7 @@ pub(super) async fn plan(args: &JobPlanArgs, terminal: &Terminal) -> Result<Exit
     let answer = super::told(answer, &client, &input).await?;
     let plan: Plan = serde_json::from_value(answer.clone())
         .map_err(|error| Stop::Cannot(format!("the agent's plan cannot be read: {error}")))?;
-    let text = || text(job.id.as_str(), &args.file, &plan, terminal);
+    let text = || text(job.id.as_str(), &args.source.file, &plan, terminal);
     output::show(args.json, &answer, text, terminal)?;
     Ok(exit(&plan))
 }

@@ -56,7 +56,7 @@ struct Outcome<'a> {
 /// Register a job and follow it.
 pub(super) async fn run(args: &JobRunArgs, terminal: &Terminal) -> Result<Exit, Stop> {
     let client = connect::connect(&args.agent)?;
-    let input = super::read(&args.file, terminal)?;
+    let input = super::read(&args.source, terminal)?;
     let job = input.job();
     let answer = register(&client, job, args.check_index).await;
     let registered = super::told(answer, &client, &input).await?;

@@ -48,8 +48,9 @@ struct Checked {
 
 /// Say everything that is wrong with a job file.
 pub(crate) async fn validate(args: &ValidateArgs, terminal: &Terminal) -> Exit {
-    let mut verdict = Verdict { file: args.file.display().to_string(), ..Verdict::default() };
-    let input = match input::job(&args.file) {
+    let mut verdict =
+        Verdict { file: args.source.file.display().to_string(), ..Verdict::default() };
+    let input = match input::job(&args.source) {
         Ok(input) => input,
         Err(error) => {
             if !args.json {
@@ -83,7 +84,13 @@ pub(crate) async fn validate(args: &ValidateArgs, terminal: &Terminal) -> Exit {
     }
     verdict.valid = verdict.config_problems.is_empty();
     if verdict.valid {
-        return tell(args, &verdict, &summary(&args.file, input.job()), terminal, Exit::Success);
+        return tell(
+            args,
+            &verdict,
+            &summary(&args.source.file, input.job()),
+            terminal,
+            Exit::Success,
+        );
     }
     if !args.json {
         output::input_error(terminal, &input.refused(&verdict.config_problems));
@@ -104,7 +111,8 @@ async fn check(args: &ValidateArgs, job: &Job) -> Result<Checked, StartError> {
         return Ok(Checked { problems: super::problems(checked), warnings });
     }
     let session = Session::start_and_say(&args.agent, Fallback::Temporary).await?;
-    let (problems, warnings) = (session.agent.check(job), session.agent.without_driver(job));
+    let (problems, mut warnings) = (session.agent.check(job), session.agent.without_driver(job));
+    warnings.extend(session.agent.not_as_written(job));
     session.end().await;
     Ok(Checked { problems, warnings })
 }
@@ -169,11 +177,12 @@ mod tests {
     #![allow(clippy::unwrap_used, reason = "tests")]
 
     use super::super::super::args::AgentArgs;
+    use super::super::super::args::job::JobFileArgs;
     use super::*;
 
     fn args(file: &Path) -> ValidateArgs {
         ValidateArgs {
-            file: file.to_owned(),
+            source: JobFileArgs { file: file.to_owned(), ..JobFileArgs::default() },
             syntax_only: true,
             json: false,
             agent: AgentArgs::default(),

@@ -15,7 +15,7 @@ use ostler_model::alloc::{Allocation, DesiredStatus};
 use ostler_model::causes;
 use ostler_model::clock;
 use ostler_model::ids::AllocId;
-use ostler_model::limits::{GC_DESTROY_WALL_MAX, GC_MEASURE_WALL_MAX, KILL_TIMEOUT_MAX};
+use ostler_model::limits::{GC_DESTROY_WALL_MAX, GC_MEASURE_WALL_MAX};
 use ostler_node::NodeView;
 use ostler_state::Prefix;
 
@@ -171,7 +171,7 @@ impl Owner {
             state: options.state.clone(),
             clock: options.clock.clone(),
             rng: options.rng.clone(),
-            kill_timeout_max: KILL_TIMEOUT_MAX,
+            kill_timeout_max: options.kill_timeout_max,
             secrets_in_memory: options.secrets_in_memory,
             previous,
             disk_watch: self.disk_watch.clone(),

@@ -18,7 +18,7 @@ use crate::keys::{
 };
 use crate::tree::{Block, Value};
 use crate::units::parse_duration;
-use crate::{Syntax, hcl};
+use crate::{Inputs, Syntax, hcl};
 use ostler_model::config::{
     AgentConfig, ConfigOrigin, FailurePolicy, GcConfig, LimitOverrides, PluginBlock, QuarantineFor,
     UpgradeMode, WasmConfig, WasmWorkerConfig, WorkerScope,
@@ -276,7 +276,7 @@ pub fn agent_config(input: &[u8], file: &Path) -> Result<AgentConfig, Diagnostic
         CONFIG_FILE_BYTES_MAX,
         "the configuration",
         |text, sink| {
-            let body = hcl::read(text, sink)?;
+            let body = hcl::read(text, &Inputs::default(), sink)?;
             Some(agent(Block::of_file(body), &mut Context::new(sink, Syntax::Hcl)))
         },
     )?;

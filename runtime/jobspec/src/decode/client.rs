@@ -2,13 +2,14 @@
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use super::artifact::{self, ArtifactLimitKeys};
-use crate::keys::Bounds::Whole;
+use crate::keys::Bounds::{Time, Whole};
 use crate::keys::{Context, Given, MOST, Texts, hint, keys};
 use ostler_model::artifact::ArtifactConfig;
 use ostler_model::config::{ClientConfig, ClusterConfig, HttpConfig, TlsConfig};
-use ostler_model::limits::CLUSTER_SERVERS_MAX;
+use ostler_model::limits::{CLUSTER_SERVERS_MAX, KILL_TIMEOUT_CEILING};
 use ostler_model::server_address::ServerAddress;
 
 keys! {
@@ -17,6 +18,8 @@ keys! {
         cpu_total_compute: Given<u32> [Whole(1, MOST)], "cores times frequency";
         /// MiB of memory that jobs may reserve together.
         memory_total_mb: Given<u32> [Whole(1, MOST)], "the memory of the machine";
+        /// Longest `kill_timeout` of a task that is waited for; a longer one is cut, which is told.
+        max_kill_timeout: Given<Duration> [Time(Duration::from_secs(1), KILL_TIMEOUT_CEILING)], "`30s`";
         /// Servers of the cluster that this is a node of, `HOST[:PORT]`, with `ostler agent`.
         servers: Texts, "none; the agent keeps jobs of its own";
         /// Class of the node, for constraints of jobs.
@@ -37,7 +40,7 @@ keys! {
         "gc_interval" [hint("write gc { interval = … }")];
         "gc_max_allocs" [hint("write gc { max_allocs = … }")];
         "state_dir"; "alloc_dir"; "options"; "host_volume";
-        "host_network"; "network_interface"; "chroot_env"; "max_kill_timeout";
+        "host_network"; "network_interface"; "chroot_env";
         "disk_total_mb"; "cpu_disable_dmidecode"; "server_join" [hint("write servers = […]")];
         "template"; "drain_on_shutdown";
     }
@@ -107,7 +110,8 @@ pub(super) fn client(
     let cluster =
         ClusterConfig { servers, region, node_class, node_pool, disable_remote_exec, tls, http };
     let artifact = artifact::limits(keys.artifact, cx);
-    let node = ClientConfig { cpu_total_compute, memory_total_mb };
+    let max_kill_timeout = keys.max_kill_timeout.value;
+    let node = ClientConfig { cpu_total_compute, memory_total_mb, max_kill_timeout };
     Client { node, cluster, meta: keys.meta, artifact }
 }
 

@@ -6,9 +6,10 @@ use std::path::PathBuf;
 use super::constraint::{ConstraintKeys, constraints};
 use super::group::{self, GroupKeys};
 use super::health::{self, MigrateKeys, NO_RESCHEDULE, RESCHEDULE, UpdateKeys};
+use super::task::TaskKeys;
 use crate::diagnostic::shown;
 use crate::keys::Bounds::{NotZero, Unwritten};
-use crate::keys::{Context, Given, Keys as _, Shape, Texts, hint, keys, keyword, neutral};
+use crate::keys::{Context, Given, Keys as _, Shape, Texts, keys, keyword, neutral};
 use crate::tree::{Attribute, Block, Item, Key, Value, ValueKind};
 use ostler_model::ids::JobId;
 use ostler_model::job::{Job, JobKind, NAMESPACE, TaskGroup};
@@ -41,11 +42,10 @@ keys! {
         meta / Meta: BTreeMap<String, String>;
         /// What has to hold of the node.
         constraints "constraint" / Constraints: Vec<ConstraintKeys>;
-        /// Tasks that live together; at least one.
-        groups "group" / TaskGroups: Vec<GroupKeys> => (
-            "a job needs at least one group; write group \"name\" { … }",
-            "TaskGroups must hold at least one group"
-        );
+        /// Tasks that live together; at least one, or a task.
+        groups "group" / TaskGroups: Vec<GroupKeys>;
+        /// A task that is a group of its own, of the same name.
+        tasks "task": Vec<TaskKeys>;
         /// What `${job.dir}` means, in JSON.
         source_dir "" / SourceDir: Given<PathBuf>, "the job file's directory";
         /// For groups that do not say it themselves.
@@ -54,11 +54,10 @@ keys! {
         migrate / Migrate: Option<MigrateKeys> [Unwritten];
     }
     not_yet {
-        "task" [hint("put the task into a group")];
         "affinity" / Affinities => null; "spread" / Spreads => null;
         "reschedule" / Reschedule [Shape::Unsupported { hint: "", neutral: NO_RESCHEDULE, missed: Some(&RESCHEDULE) }];
         "periodic" / Periodic => null; "parameterized" / ParameterizedJob => null;
-        "multiregion" / Multiregion => null; "all_at_once" / AllAtOnce => false;
+        "multiregion" / Multiregion => null; "all_at_once" / AllAtOnce [neutral("", &["false"])] => false;
         "vault" / Vault; "consul" / Consul;
         "vault_token" / VaultToken => ""; "consul_token" / ConsulToken => "";
         "node_pool" / NodePool [neutral("", &["default"])];
@@ -86,7 +85,13 @@ pub(crate) fn job(mut block: Block, dir: Option<PathBuf>, cx: &mut Context<'_>) 
         let value = Value { kind: ValueKind::Text(name), span };
         block.body.items.push(Item::Attribute(Attribute { key: Key::new("id", span), value }));
     }
+    let at = block.key.span;
+    let groups_given = has_groups(&block);
     let keys = JobKeys::read(block, cx);
+    if !groups_given {
+        let none = "a job needs at least one group; write group \"name\" { … }";
+        cx.error(at, cx.name(none, "TaskGroups must hold at least one group"));
+    }
     let kind = keys.kind.get();
     if let Some((region, at)) = keys.region.other_than(REGION) {
         let message = format!("{region} has no effect yet: this node is in region {REGION} alone");
@@ -102,7 +107,9 @@ pub(crate) fn job(mut block: Block, dir: Option<PathBuf>, cx: &mut Context<'_>) 
     let rules = health::rules(keys.update, keys.migrate, kind, health::Rules::default(), cx);
     let id = keys.id.parsed(cx, JobId::new);
     let outer = group::Outer { job: id.as_ref(), kind, rules };
-    let groups = groups(keys.groups, outer, cx);
+    // Those of single tasks go before the others.
+    let alone = keys.tasks.into_iter().map(alone);
+    let groups = groups(alone.chain(keys.groups).collect(), outer, cx);
     let id = id?;
     Some(Job {
         name: keys.name.value.unwrap_or_else(|| id.to_string()),
@@ -117,6 +124,24 @@ pub(crate) fn job(mut block: Block, dir: Option<PathBuf>, cx: &mut Context<'_>) 
         source_dir: keys.source_dir.value.or(dir),
         parent: None,
     })
+}
+
+/// Is there anything to run? What of it is wrong is said elsewhere.
+fn has_groups(block: &Block) -> bool {
+    block.body.items.iter().any(|item| match item.key().name.as_str() {
+        "group" | "task" => true,
+        "TaskGroups" => match item.value().map(|value| &value.kind) {
+            Some(ValueKind::Null) => false,
+            Some(ValueKind::List(groups)) => !groups.is_empty(),
+            _ => true,
+        },
+        _ => false,
+    })
+}
+
+/// A task at the top of a job as the group that it is.
+fn alone(task: TaskKeys) -> GroupKeys {
+    GroupKeys { at: task.at, label: task.label.clone(), tasks: vec![task], ..GroupKeys::default() }
 }
 
 fn datacenters(given: Texts, cx: &mut Context<'_>) -> Vec<String> {

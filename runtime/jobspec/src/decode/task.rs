@@ -14,7 +14,7 @@ use crate::keys::Bounds::Whole;
 use crate::keys::{Context, Free, Given, MOST, hint, keys, keyword};
 use ostler_model::ids::{PluginName, TaskName};
 use ostler_model::job::{Lifecycle, LifecycleHook, LogConfig, RestartPolicy, Service, Task};
-use ostler_model::limits::{KILL_TIMEOUT_DEFAULT, KILL_TIMEOUT_MAX};
+use ostler_model::limits::KILL_TIMEOUT_DEFAULT;
 use ostler_model::signal::SIGNALS;
 
 /// Stands beside the tasks' directories in the allocation's.
@@ -127,7 +127,6 @@ pub(super) fn task(
     let artifacts = artifact::artifacts(keys.artifacts, name.as_ref(), cx);
     let resources = keys.resources.map(|block| resources(block, cx)).unwrap_or_default();
     let restart = restart::policy(keys.restart, policy, cx);
-    check_kill_timeout(&keys.kill_timeout, cx);
     let kill_signal = keys.kill_signal.placed().and_then(|given| signal(given, cx));
     let driver = keys.driver.parsed(cx, PluginName::new);
     let lifecycle = keys.lifecycle.and_then(|block| {
@@ -153,19 +152,6 @@ pub(super) fn task(
         payload: None,
         artifacts,
     })
-}
-
-/// The agent waits no longer than it is willing to.
-fn check_kill_timeout(given: &Given<Duration>, cx: &mut Context<'_>) {
-    if given.value.is_some_and(|timeout| timeout > KILL_TIMEOUT_MAX) {
-        let [timeout, most] =
-            [given.value.unwrap_or_default(), KILL_TIMEOUT_MAX].map(humantime::format_duration);
-        let message = format!(
-            "{} of {timeout} is longer than this agent waits: a task is killed after {most}",
-            given.key,
-        );
-        cx.sink.warn(given.at, message);
-    }
 }
 
 fn signal((name, at): (String, Span), cx: &mut Context<'_>) -> Option<String> {

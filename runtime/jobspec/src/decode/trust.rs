@@ -21,7 +21,7 @@ use super::offset;
 use crate::diagnostic::{Diagnostics, shown};
 use crate::keys::{Context, Given, Keys as _, Texts, choice, keys};
 use crate::tree::Block;
-use crate::{Syntax, hcl, text};
+use crate::{Inputs, Syntax, hcl, text};
 use ostler_model::config::RegistryConfig;
 use ostler_model::digest::Digest;
 use ostler_model::limits::{
@@ -132,7 +132,10 @@ pub fn parse_trust_file(input: &[u8], file: &Path) -> Result<TrustFile, Diagnost
     let (mut trust, text, _) =
         text::whole(input, file, TRUST_FILE_BYTES_MAX, what, |text, sink| {
             let cx = &mut Context::new(sink, Syntax::Hcl);
-            let keys = TrustFileKeys::read(Block::of_file(hcl::read(text, cx.sink)?), cx);
+            let keys = TrustFileKeys::read(
+                Block::of_file(hcl::read(text, &Inputs::default(), cx.sink)?),
+                cx,
+            );
             let (digests, file) = (digests(keys.digests, cx), String::new());
             Some(TrustFile { file, keys: trusted_keys(keys.keys, cx), digests })
         })?;

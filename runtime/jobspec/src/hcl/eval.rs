@@ -1,27 +1,26 @@
 //! Expression → value, with a bound on how much is produced.
 //!
-//! Supported: literals, lists, objects, templates, heredocs, `var.x` and `local.x` with members and
-//! indices, arithmetic, comparison, logic, conditionals and the functions of [`super::functions`].
-//! Everything else is reported where it stands.
+//! Here: literals, lists, objects, operators, conditionals and calls. Texts with `${…}` and `%{…}` are in
+//! [`super::template`], `for` in [`super::loops`], paths such as `var.x[0]` in [`super::names`].
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use hcl_edit::Span as _;
-use hcl_edit::expr::{Expression, FuncCall, Object, ObjectKey, Traversal};
-use hcl_edit::template::Element;
+use hcl_edit::expr::{Conditional, Expression, FuncCall, Object, ObjectKey};
 use serde_json::Number;
 
 use super::super::diagnostic::{Sink, Span, shown};
-use super::super::tree::{Key, Value, ValueKind};
+use super::budget::Budget;
+use super::functions::{self, Call};
+use super::operators;
 use super::place;
-use super::reference::{Reference, classify};
 use super::scope::Scope;
-use super::{functions, operators};
-use ostler_model::limits::{JOB_FILE_BYTES_MAX, JOB_NESTING_MAX};
+use super::template::Written;
+use super::types::Type;
+use super::value::{Kind, Seq, Val, escape, to_number};
+use crate::inputs::Inputs;
+use ostler_model::limits::JOB_NESTING_MAX;
 
-/// Bytes and values all expressions together may produce: a few locals that repeat each other
-/// could ask for more than there is memory.
-const PRODUCED_MAX: u64 = 4 * JOB_FILE_BYTES_MAX;
 /// Deepest chain of locals and expressions, and deepest value.
 pub(super) const DEPTH_MAX: usize = 2 * JOB_NESTING_MAX;
 
@@ -30,27 +29,56 @@ pub(super) enum Known {
     /// Being evaluated: met again, it refers to itself.
     Open,
     /// Its value; `None` when that was reported.
-    Done(Option<Value>),
+    Done(Option<Val>),
 }
 
 /// Evaluates expressions in one scope.
 pub(super) struct Evaluator<'a> {
     pub(super) scope: &'a Scope<'a>,
+    pub(super) inputs: &'a Inputs,
     pub(super) known: BTreeMap<(&'static str, String), Known>,
-    produced: u64,
-    /// The bound was met and reported; nothing is evaluated any more.
-    exhausted: bool,
+    /// Values of variables from outside of the file, and from where; those that are wrong are `None`.
+    pub(super) given: BTreeMap<String, (&'static str, Option<Val>)>,
+    pub(super) budget: Budget,
+    /// Names of loops, the innermost last.
+    pub(super) frames: Vec<(String, Val)>,
+    /// Reports go nowhere, at so many levels.
+    pub(super) silent: usize,
+    /// What is evaluated does not stand in the file: where it counts as standing.
+    pub(super) elsewhere: Option<Span>,
     depth: usize,
 }
 
 impl<'a> Evaluator<'a> {
-    pub(super) fn new(scope: &'a Scope<'a>) -> Self {
-        Self { scope, known: BTreeMap::new(), produced: 0, exhausted: false, depth: 0 }
+    pub(super) fn new(scope: &'a Scope<'a>, inputs: &'a Inputs) -> Self {
+        Self {
+            scope,
+            inputs,
+            known: BTreeMap::new(),
+            given: BTreeMap::new(),
+            budget: Budget::default(),
+            frames: Vec::new(),
+            silent: 0,
+            elsewhere: None,
+            depth: 0,
+        }
+    }
+
+    /// The place of a part of an expression.
+    pub(super) fn at(&self, span: Option<std::ops::Range<usize>>) -> Span {
+        self.elsewhere.unwrap_or_else(|| place(span))
+    }
+
+    /// Count what is produced; `false` once it is too much.
+    pub(super) fn pay(&mut self, amount: u64, at: Span, sink: &mut Sink) -> bool {
+        let paid = self.budget.pay(amount);
+        self.budget.tell(at, sink);
+        paid
     }
 
     /// The value of an expression; `None` after a problem was reported.
-    pub(super) fn value(&mut self, expr: &Expression, sink: &mut Sink) -> Option<Value> {
-        let span = place(expr.span());
+    pub(super) fn value(&mut self, expr: &Expression, sink: &mut Sink) -> Option<Val> {
+        let span = self.at(expr.span());
         if self.depth >= DEPTH_MAX {
             let message = format!("nested too deeply; at most {DEPTH_MAX} levels are allowed");
             return sink.refuse(span, message);
@@ -58,218 +86,229 @@ impl<'a> Evaluator<'a> {
         self.depth += 1;
         let kind = self.kind(expr, span, sink);
         self.depth -= 1;
-        let value = Value { kind: kind?, span };
-        self.pay(own_size(&value), span, sink).then_some(value)
+        let value = Val::new(kind?, span);
+        self.pay(value.own_size(), span, sink).then_some(value)
     }
 
-    fn kind(&mut self, expr: &Expression, span: Span, sink: &mut Sink) -> Option<ValueKind> {
-        Some(match expr {
-            Expression::Null(_) => ValueKind::Null,
-            Expression::Bool(truth) => ValueKind::Bool(*truth.value()),
-            Expression::Number(number) => ValueKind::Number(to_json(number.value())?),
-            Expression::String(text) => ValueKind::Text(escape(text.value())),
-            Expression::Array(items) => {
-                let mut list = Vec::with_capacity(items.len().min(1_024));
-                let mut whole = true;
-                for item in items.iter() {
-                    match self.value(item, sink) {
-                        Some(value) => list.push(value),
-                        None => whole = false,
-                    }
-                }
-                ValueKind::List(whole.then_some(list)?)
+    /// The value, or `None` without a report. What is computed meanwhile counts.
+    pub(super) fn attempt(&mut self, expr: &Expression, sink: &mut Sink) -> Option<Val> {
+        let told = self.budget.told();
+        self.silent += 1;
+        let value = self.value(expr, &mut Sink::default());
+        self.silent -= 1;
+        self.budget.told_before(told);
+        let at = self.at(expr.span());
+        self.budget.tell(at, sink);
+        value
+    }
+
+    fn kind(&mut self, expr: &Expression, span: Span, sink: &mut Sink) -> Option<Kind> {
+        match expr {
+            Expression::Null(_) => Some(Kind::Null),
+            Expression::Bool(truth) => Some(Kind::Bool(*truth.value())),
+            Expression::Number(number) => to_json(number.value()).map(Kind::Number),
+            Expression::String(text) => Some(Kind::Text(escape(text.value()))),
+            Expression::Array(items) => self.list(items.iter(), sink),
+            Expression::Object(object) => self.object(object, sink),
+            Expression::StringTemplate(template) => {
+                self.template(template.iter(), Written::Quoted, span, sink)
             }
-            Expression::Object(object) => self.object(object, sink)?,
-            Expression::StringTemplate(template) => self.template(template.iter(), span, sink)?,
             Expression::HeredocTemplate(heredoc) => {
-                self.template(heredoc.template.iter(), span, sink)?
+                let written = Written::Lines(heredoc.indent().unwrap_or(0));
+                self.template(heredoc.template.iter(), written, span, sink)
             }
-            Expression::Parenthesis(inner) => self.value(inner.inner(), sink)?.kind,
-            Expression::Variable(_) => self.reference(expr, None, false, span, sink)?,
-            Expression::Traversal(path) => self.reference(expr, Some(path), false, span, sink)?,
-            Expression::Conditional(conditional) => {
-                let condition = self.value(&conditional.cond_expr, sink)?;
-                let chosen = if operators::truth(&condition, sink)? {
-                    &conditional.true_expr
-                } else {
-                    &conditional.false_expr
-                };
-                self.value(chosen, sink)?.kind
-            }
+            Expression::Parenthesis(inner) => self.value(inner.inner(), sink).map(|v| v.kind),
+            Expression::Variable(_) => self.reference(expr, None, false, span, sink),
+            Expression::Traversal(path) => self.reference(expr, Some(path), false, span, sink),
+            Expression::Conditional(conditional) => self.conditional(conditional, sink),
             Expression::UnaryOp(op) => {
                 let operand = self.value(&op.expr, sink)?;
-                operators::unary(op.operator.value(), &operand, span, sink)?
+                operators::unary(op.operator.value(), &operand, span, sink)
             }
             Expression::BinaryOp(op) => {
                 let left = self.value(&op.lhs_expr, sink);
                 let right = self.value(&op.rhs_expr, sink)?;
-                operators::binary(*op.operator.value(), &left?, &right, span, sink)?
+                operators::binary(*op.operator.value(), &left?, &right, span, sink)
             }
-            Expression::FuncCall(call) => self.call(call, span, sink)?,
-            Expression::ForExpr(_) => {
-                let message = "a for expression is valid in Nomad, not supported by Ostler yet";
-                return sink.refuse(span, message);
+            Expression::FuncCall(call) => self.call(call, span, sink),
+            Expression::ForExpr(each) => self.for_expr(each, span, sink),
+        }
+    }
+
+    fn list<'e>(
+        &mut self,
+        items: impl Iterator<Item = &'e Expression>,
+        sink: &mut Sink,
+    ) -> Option<Kind> {
+        let (mut list, mut whole) = (Vec::new(), true);
+        for item in items {
+            match self.value(item, sink) {
+                Some(value) => list.push(value),
+                None => whole = false,
             }
+        }
+        whole.then_some(Kind::List(Seq::Tuple, list))
+    }
+
+    /// Both sides say of what type the result is; only the chosen one has to be right.
+    fn conditional(&mut self, conditional: &Conditional, sink: &mut Sink) -> Option<Kind> {
+        let condition = self.value(&conditional.cond_expr, sink)?;
+        let (chosen, other) = match operators::truth(&condition, sink)? {
+            true => (&conditional.true_expr, &conditional.false_expr),
+            false => (&conditional.false_expr, &conditional.true_expr),
+        };
+        let chosen = self.value(chosen, sink)?.kind;
+        let other = self.attempt(other, sink).map(|value| value.kind);
+        Some(match (chosen, other) {
+            (kind @ (Kind::Number(_) | Kind::Bool(_)), Some(Kind::Text(_))) => {
+                kind.to_text().map_or(kind, Kind::Text)
+            }
+            (Kind::List(Seq::Tuple, items), Some(Kind::List(seq @ (Seq::List | Seq::Set), _))) => {
+                match Type::List(seq, Box::new(Type::Any))
+                    .convert(Val::new(Kind::List(Seq::Tuple, items.clone()), Span::default()))
+                {
+                    Ok(value) => value.kind,
+                    Err(_) => Kind::List(Seq::Tuple, items),
+                }
+            }
+            (kind, _) => kind,
         })
     }
 
-    fn call(&mut self, call: &FuncCall, span: Span, sink: &mut Sink) -> Option<ValueKind> {
+    fn call(&mut self, call: &FuncCall, span: Span, sink: &mut Sink) -> Option<Kind> {
         let name = call.name.name.as_str();
-        let at = place(call.name.name.span());
-        if call.name.is_namespaced() || call.args.expand_final() {
-            let message = "this form of call is valid in Nomad, not supported by Ostler yet";
-            return sink.refuse(span, message);
+        let at = self.at(call.name.name.span());
+        if call.name.is_namespaced() {
+            return sink.refuse(at, "there are no functions with :: in their names");
+        }
+        match name {
+            "try" => return self.first_that_works(call, span, sink),
+            "can" => return self.works(call, span, sink),
+            "convert" => return self.converted(call, span, sink),
+            _ => {}
         }
         let function = functions::find(name, at, sink)?;
-        let mut arguments = Vec::with_capacity(call.args.len());
-        for argument in call.args.iter() {
-            arguments.push(self.value(argument, sink)?);
-        }
-        functions::call(function, arguments, span, sink)
-    }
-
-    fn object(&mut self, object: &Object, sink: &mut Sink) -> Option<ValueKind> {
-        let mut members = Vec::with_capacity(object.len().min(1_024));
-        let mut names = BTreeSet::new();
-        let mut whole = true;
-        for (key, value) in object.iter() {
-            let (Some(key), Some(value)) = (self.key(key, sink), self.value(value.expr(), sink))
-            else {
-                whole = false;
-                continue;
-            };
-            // The parser sees only those written alike: not `a` and `"a"`.
-            if !names.insert(key.name.clone()) {
-                sink.error(key.span, format!("{} is given twice", shown(&key.name)));
-                whole = false;
-            }
-            members.push((key, value));
-        }
-        whole.then_some(ValueKind::Object(members))
-    }
-
-    fn key(&mut self, key: &ObjectKey, sink: &mut Sink) -> Option<Key> {
-        match key {
-            ObjectKey::Ident(name) => Some(Key::new(name.as_str(), place(name.span()))),
-            ObjectKey::Expression(expr) => {
-                let value = self.value(expr, sink)?;
-                match value.kind {
-                    ValueKind::Text(text) => Some(Key::new(text, value.span)),
-                    ValueKind::Number(number) => Some(Key::new(number.to_string(), value.span)),
-                    kind => sink.refuse(
-                        value.span,
-                        format!("a key must be a text, not {}", kind.describe()),
-                    ),
+        let arguments = self.arguments(call, sink)?;
+        match function(Call::new(name, arguments, span, &mut self.budget, self.inputs)) {
+            Ok(kind) => {
+                let value = Val::new(kind, span);
+                if value.depth() > DEPTH_MAX {
+                    let message =
+                        format!("nested too deeply; at most {DEPTH_MAX} levels are allowed");
+                    return sink.refuse(span, message);
                 }
+                self.pay(value.size(), span, sink).then_some(value.kind)
             }
-        }
-    }
-
-    fn template<'t>(
-        &mut self,
-        elements: impl Iterator<Item = &'t Element>,
-        span: Span,
-        sink: &mut Sink,
-    ) -> Option<ValueKind> {
-        let elements: Vec<&Element> = elements.collect();
-        // `"${var.x}"` is the value itself, not its text.
-        if let [Element::Interpolation(only)] = elements.as_slice() {
-            return self.interpolated(&only.expr, sink);
-        }
-        let mut text = String::new();
-        let mut whole = true;
-        for element in elements {
-            match element {
-                Element::Literal(literal) => text.push_str(&escape(literal)),
-                Element::Interpolation(part) => {
-                    let at = place(part.expr.span());
-                    if part.strip != hcl_edit::template::Strip::None {
-                        sink.error(at, "~ is valid in Nomad, not supported by Ostler yet");
-                        whole = false;
-                        continue;
-                    }
-                    match self.interpolated(&part.expr, sink) {
-                        Some(ValueKind::Text(part)) => text.push_str(&part),
-                        Some(ValueKind::Number(number)) => text.push_str(&number.to_string()),
-                        Some(ValueKind::Bool(truth)) => {
-                            text.push_str(if truth { "true" } else { "false" })
-                        }
-                        Some(kind) => {
-                            let message = format!("{} cannot stand in a text", kind.describe());
-                            sink.error(at, message);
-                            whole = false;
-                        }
-                        None => whole = false,
-                    }
+            Err(wrong) => {
+                self.budget.tell(span, sink);
+                if let Some(message) = wrong.message {
+                    sink.error(wrong.at, message);
                 }
-                Element::Directive(directive) => {
-                    let at = directive.span().map_or(span, Span::from);
-                    sink.error(at, "%{ } is valid in Nomad, not supported by Ostler yet");
-                    whole = false;
-                }
-            }
-            if u64::try_from(text.len()).is_ok_and(|bytes| bytes > PRODUCED_MAX) {
-                return self.pay(PRODUCED_MAX + 1, span, sink).then_some(ValueKind::Null);
-            }
-        }
-        whole.then_some(ValueKind::Text(text))
-    }
-
-    fn interpolated(&mut self, expr: &Expression, sink: &mut Sink) -> Option<ValueKind> {
-        let span = place(expr.span());
-        match expr {
-            Expression::Variable(_) => self.reference(expr, None, true, span, sink),
-            Expression::Traversal(path) => self.reference(expr, Some(path), true, span, sink),
-            other => self.value(other, sink).map(|value| value.kind),
-        }
-    }
-
-    fn reference(
-        &mut self,
-        expr: &Expression,
-        path: Option<&Traversal>,
-        in_text: bool,
-        span: Span,
-        sink: &mut Sink,
-    ) -> Option<ValueKind> {
-        match classify(expr, in_text) {
-            Reference::Later(text) => Some(ValueKind::Text(text)),
-            Reference::Own => match path {
-                Some(path) => self.own(path, span, sink),
-                None => sink.refuse(span, "write var.name or local.name"),
-            },
-            Reference::Unknown(instead) => {
-                let message = match path {
-                    None => "a name without meaning here; a text needs quotes",
-                    Some(_) => {
-                        "a reference that neither the file nor Nomad gives a meaning; write $${ for a literal ${"
-                    }
-                };
-                sink.suggest(span, message, instead);
                 None
             }
         }
     }
 
-    /// Count what was produced; `false` once it is too much.
-    pub(super) fn pay(&mut self, amount: u64, span: Span, sink: &mut Sink) -> bool {
-        self.produced = self.produced.saturating_add(amount);
-        if self.produced > PRODUCED_MAX && !self.exhausted {
-            self.exhausted = true;
-            let message = "the expressions of this file produce too much; check locals that repeat each other";
-            sink.error(span, message);
+    /// The arguments; `f(list...)` takes the elements of the last one.
+    fn arguments(&mut self, call: &FuncCall, sink: &mut Sink) -> Option<Vec<Val>> {
+        let mut arguments = Vec::with_capacity(call.args.len().min(1_024));
+        for argument in call.args.iter() {
+            arguments.push(self.value(argument, sink)?);
         }
-        !self.exhausted
+        if call.args.expand_final()
+            && let Some(last) = arguments.pop()
+        {
+            match last.kind {
+                Kind::List(_, items) => arguments.extend(items),
+                kind => {
+                    let message = format!("... needs a list before it, not {}", kind.describe());
+                    return sink.refuse(last.span, message);
+                }
+            }
+        }
+        Some(arguments)
     }
-}
 
-/// The value itself, without what is inside.
-pub(super) fn own_size(value: &Value) -> u64 {
-    let bytes = match &value.kind {
-        ValueKind::Text(text) => text.len(),
-        _ => 1,
-    };
-    u64::try_from(bytes).unwrap_or(u64::MAX).saturating_add(1)
+    /// `can(expression)`
+    fn works(&mut self, call: &FuncCall, span: Span, sink: &mut Sink) -> Option<Kind> {
+        let mut arguments = call.args.iter();
+        match (arguments.next(), arguments.next()) {
+            (Some(tried), None) => Some(Kind::Bool(self.attempt(tried, sink).is_some())),
+            _ => sink.refuse(span, "can takes one expression"),
+        }
+    }
+
+    /// `convert(value, type)`
+    fn converted(&mut self, call: &FuncCall, span: Span, sink: &mut Sink) -> Option<Kind> {
+        let mut arguments = call.args.iter();
+        let (Some(value), Some(wanted), None) =
+            (arguments.next(), arguments.next(), arguments.next())
+        else {
+            return sink.refuse(span, "convert takes a value and a type");
+        };
+        let wanted_at = self.at(wanted.span());
+        let value = self.value(value, sink)?;
+        let wanted = Type::read(wanted).map_err(|message| sink.error(wanted_at, message)).ok()?;
+        let converted = wanted.convert(value).map_err(|(at, message)| sink.error(at, message));
+        converted.ok().map(|value| value.kind)
+    }
+
+    fn first_that_works(&mut self, call: &FuncCall, span: Span, sink: &mut Sink) -> Option<Kind> {
+        let count = call.args.len();
+        if count == 0 {
+            return sink.refuse(span, "try takes at least one expression");
+        }
+        for (index, tried) in call.args.iter().enumerate() {
+            // What is wrong with the last one is what is wrong.
+            if index + 1 == count {
+                return self.value(tried, sink).map(|value| value.kind);
+            }
+            if let Some(value) = self.attempt(tried, sink) {
+                return Some(value.kind);
+            }
+        }
+        None
+    }
+
+    fn object(&mut self, object: &Object, sink: &mut Sink) -> Option<Kind> {
+        let mut members = BTreeMap::new();
+        let mut whole = true;
+        for (key, value) in object.iter() {
+            let (Some((name, at)), Some(value)) =
+                (self.key(key, sink), self.value(value.expr(), sink))
+            else {
+                whole = false;
+                continue;
+            };
+            if members.contains_key(&name) {
+                sink.error(at, format!("{} is given twice", shown(&name)));
+                whole = false;
+                continue;
+            }
+            members.insert(name, (at, value));
+        }
+        whole.then_some(Kind::Object(members))
+    }
+
+    fn key(&mut self, key: &ObjectKey, sink: &mut Sink) -> Option<(String, Span)> {
+        match key {
+            ObjectKey::Ident(name) => Some((name.as_str().to_owned(), self.at(name.span()))),
+            // Without brackets a name is itself, whatever it means elsewhere.
+            ObjectKey::Expression(Expression::Variable(name)) => {
+                Some((name.as_str().to_owned(), self.at(name.span())))
+            }
+            ObjectKey::Expression(expr) => {
+                let value = self.value(expr, sink)?;
+                match value.kind.to_text() {
+                    Some(name) => Some((name, value.span)),
+                    None => {
+                        let kind = value.kind.describe();
+                        sink.refuse(value.span, format!("a key must be a text, not {kind}"))
+                    }
+                }
+            }
+        }
+    }
 }
 
 fn to_json(number: &hcl_edit::Number) -> Option<Number> {
@@ -279,10 +318,5 @@ fn to_json(number: &hcl_edit::Number) -> Option<Number> {
     if let Some(number) = number.as_u64() {
         return Some(number.into());
     }
-    number.as_f64().and_then(Number::from_f64)
-}
-
-/// A `${` in the text of a literal was written `$${` and must stay so until the task starts.
-fn escape(literal: &str) -> String {
-    literal.replace("${", "$${")
+    number.as_f64().and_then(to_number)
 }

@@ -1,143 +1,245 @@
-//! The functions of HCL that Ostler has.
+//! The functions of a job file: Nomad's, by family. `try`, `can` and `convert` are in the evaluator.
+//!
+//! What is known only when a task starts goes through those that put texts together (`join`,
+//! `format`, `concat`, `jsonencode`, …); those that look into a text refuse it.
+
+mod collections;
+mod dates;
+mod encoding;
+mod files;
+mod format;
+mod hashes;
+mod lists;
+mod nets;
+mod numbers;
+mod sets;
+mod texts;
+mod yaml;
+
+use std::collections::BTreeMap;
+
+use serde_json::Number;
 
 use super::super::diagnostic::{Sink, Span, shown};
-use super::super::tree::{Value, ValueKind};
-use super::operators::refuse_late;
-use ostler_model::limits::JOB_FILE_BYTES_MAX;
+use super::budget::Budget;
+use super::operators::LATE;
+use super::value::{Kind, Seq, Val, is_late, parse_number, unescape};
+use crate::inputs::Inputs;
 
-/// A function.
-#[derive(Clone, Copy)]
-pub(super) enum Function {
-    /// `concat(list, …)`
-    Concat,
-    /// `format("%s", …)`
-    Format,
-    /// `join(",", list)`
-    Join,
-    /// `jsonencode(value)`
-    JsonEncode,
-    /// `lower(text)`
-    Lower,
-    /// `upper(text)`
-    Upper,
+/// A function on evaluated arguments.
+pub(super) type Function = fn(Call<'_>) -> Result<Kind, Wrong>;
+
+/// Why a call has no result.
+pub(super) struct Wrong {
+    /// Where.
+    pub at: Span,
+    /// Absent where too much would be produced, which is said elsewhere.
+    pub message: Option<String>,
 }
 
-const FUNCTIONS: [(&str, Function); 6] = [
-    ("concat", Function::Concat),
-    ("format", Function::Format),
-    ("join", Function::Join),
-    ("jsonencode", Function::JsonEncode),
-    ("lower", Function::Lower),
-    ("upper", Function::Upper),
+const TABLES: [&[(&str, Function)]; 11] = [
+    collections::TABLE,
+    dates::TABLE,
+    encoding::TABLE,
+    files::TABLE,
+    format::TABLE,
+    hashes::TABLE,
+    lists::TABLE,
+    nets::TABLE,
+    numbers::TABLE,
+    sets::TABLE,
+    texts::TABLE,
 ];
+
+/// Those of the evaluator.
+const SPECIAL: [&str; 3] = ["can", "convert", "try"];
 
 /// The function of this name; another is reported.
 pub(super) fn find(name: &str, at: Span, sink: &mut Sink) -> Option<Function> {
-    if let Some((_, function)) = FUNCTIONS.iter().find(|(known, _)| *known == name) {
+    let all = || TABLES.iter().flat_map(|table| table.iter());
+    if let Some((_, function)) = all().find(|(known, _)| *known == name) {
         return Some(*function);
     }
-    let names = FUNCTIONS.iter().map(|(name, _)| *name);
-    let list: Vec<&str> = names.clone().collect();
-    let message = format!(
-        "the function {} is not supported by Ostler; there are {}",
-        shown(name),
-        list.join(", ")
-    );
-    sink.suggest(at, message, sink.nearest(name, names));
+    let names = all().map(|(name, _)| *name).chain(SPECIAL);
+    let instead = sink.nearest(name, names);
+    sink.suggest(at, format!("there is no function {}", shown(name)), instead);
     None
 }
 
-/// Call it.
-pub(super) fn call(
-    function: Function,
-    arguments: Vec<Value>,
-    span: Span,
-    sink: &mut Sink,
-) -> Option<ValueKind> {
-    match (function, arguments.as_slice()) {
-        (Function::Lower | Function::Upper, [text]) => {
-            refuse_late(text, sink)?;
-            let text = plain(text, sink)?;
-            Some(ValueKind::Text(match function {
-                Function::Lower => text.to_lowercase(),
-                _ => text.to_uppercase(),
-            }))
-        }
-        (Function::JsonEncode, [value]) => {
-            Some(ValueKind::Text(value.clone().into_json().to_string()))
-        }
-        (Function::Join, [separator, lists @ ..]) if !lists.is_empty() => {
-            let separator = plain(separator, sink)?;
-            let mut texts = Vec::new();
-            for value in items(lists, sink)? {
-                texts.push(plain(&value, sink)?);
-            }
-            // The separator is repeated: look before it is done.
-            let bytes = separator.len().saturating_mul(texts.len());
-            if u64::try_from(bytes).is_ok_and(|bytes| bytes > JOB_FILE_BYTES_MAX) {
-                return sink.refuse(span, "the result is too long");
-            }
-            Some(ValueKind::Text(texts.join(&separator)))
-        }
-        (Function::Concat, lists) => Some(ValueKind::List(items(lists, sink)?)),
-        (Function::Format, [pattern, values @ ..]) => {
-            let text = plain(pattern, sink)?;
-            format(&text, values, span, sink).map(ValueKind::Text)
-        }
-        _ => sink.refuse(span, "a wrong number of arguments for this function"),
-    }
+/// The names of all functions, in order.
+#[cfg(test)]
+pub(crate) fn names() -> Vec<&'static str> {
+    let all = TABLES.iter().flat_map(|table| table.iter()).map(|(name, _)| *name);
+    let mut names: Vec<_> = all.chain(SPECIAL).collect();
+    names.sort_unstable();
+    names
 }
 
-/// All elements of all lists.
-fn items(lists: &[Value], sink: &mut Sink) -> Option<Vec<Value>> {
-    let mut all = Vec::new();
-    for list in lists {
-        match &list.kind {
-            ValueKind::List(items) => all.extend(items.iter().cloned()),
-            kind => {
-                return sink
-                    .refuse(list.span, format!("a list is needed here, not {}", kind.describe()));
-            }
-        }
-    }
-    Some(all)
+/// A call: the arguments, and what a function may do.
+pub(super) struct Call<'a> {
+    pub name: &'a str,
+    pub arguments: Vec<Val>,
+    pub span: Span,
+    pub budget: &'a mut Budget,
+    pub inputs: &'a Inputs,
 }
 
-fn plain(value: &Value, sink: &mut Sink) -> Option<String> {
-    match &value.kind {
-        ValueKind::Text(text) => Some(text.clone()),
-        ValueKind::Number(number) => Some(number.to_string()),
-        ValueKind::Bool(truth) => Some(truth.to_string()),
-        kind => sink.refuse(value.span, format!("a text is needed here, not {}", kind.describe())),
+impl<'a> Call<'a> {
+    pub(super) fn new(
+        name: &'a str,
+        arguments: Vec<Val>,
+        span: Span,
+        budget: &'a mut Budget,
+        inputs: &'a Inputs,
+    ) -> Self {
+        Self { name, arguments, span, budget, inputs }
     }
-}
 
-/// `%s`, `%d`, `%v` and `%%`.
-fn format(pattern: &str, values: &[Value], span: Span, sink: &mut Sink) -> Option<String> {
-    let mut out = String::new();
-    let mut values = values.iter();
-    let mut letters = pattern.chars();
-    while let Some(letter) = letters.next() {
-        if letter != '%' {
-            out.push(letter);
-            continue;
+    /// The call as a whole is wrong.
+    fn wrong<T>(&self, message: impl Into<String>) -> Result<T, Wrong> {
+        Err(Wrong { at: self.span, message: Some(message.into()) })
+    }
+
+    /// One argument is wrong.
+    fn wrong_at<T>(&self, index: usize, message: impl Into<String>) -> Result<T, Wrong> {
+        let at = self.arguments.get(index).map_or(self.span, |argument| argument.span);
+        Err(Wrong { at, message: Some(message.into()) })
+    }
+
+    /// Count what will be produced, before it is.
+    fn pay(&mut self, bytes: usize) -> Result<(), Wrong> {
+        match self.budget.pay_bytes(bytes) {
+            true => Ok(()),
+            false => Err(Wrong { at: self.span, message: None }),
         }
-        let verb = letters.next();
-        if verb == Some('%') {
-            out.push('%');
-            continue;
+    }
+
+    /// There are from `least` to `most` arguments.
+    fn takes(&self, least: usize, most: usize) -> Result<(), Wrong> {
+        let given = self.arguments.len();
+        if (least..=most).contains(&given) {
+            return Ok(());
         }
-        let (Some('s' | 'd' | 'v'), Some(value)) = (verb, values.next()) else {
-            return sink.refuse(span, "format knows %s, %d, %v and %%, and needs a value for each");
+        let wanted = match (least, most) {
+            (0, 0) => "no arguments".to_owned(),
+            (1, 1) => "one argument".to_owned(),
+            (least, most) if least == most => format!("{least} arguments"),
+            (least, usize::MAX) => format!("at least {least} arguments"),
+            (least, most) => format!("{least} to {most} arguments"),
         };
-        let whole = matches!(&value.kind, ValueKind::Number(n) if n.is_i64() || n.is_u64());
-        if verb == Some('d') && !whole {
-            return sink.refuse(value.span, "%d needs a whole number");
+        self.wrong(format!(
+            "a wrong number of arguments: {} takes {wanted}, not {given}",
+            self.name
+        ))
+    }
+
+    fn argument(&self, index: usize) -> Result<&Val, Wrong> {
+        match self.arguments.get(index) {
+            Some(argument) => Ok(argument),
+            None => self.wrong("a wrong number of arguments for this function"),
         }
-        out.push_str(&plain(value, sink)?);
     }
-    if values.next().is_some() {
-        return sink.refuse(span, "more values than the format has places");
+
+    fn take(&mut self, index: usize) -> Val {
+        let nothing = Val::new(Kind::Null, self.span);
+        self.arguments
+            .get_mut(index)
+            .map(|argument| std::mem::replace(argument, nothing.clone()))
+            .unwrap_or(nothing)
     }
-    Some(out)
+
+    /// A text as it is in the tree: what is known later is in it.
+    fn raw(&self, index: usize) -> Result<String, Wrong> {
+        let argument = self.argument(index)?;
+        raw(argument)
+    }
+
+    /// A text that is known.
+    fn text(&self, index: usize) -> Result<String, Wrong> {
+        let argument = self.argument(index)?;
+        plain(argument)
+    }
+
+    fn number(&self, index: usize) -> Result<Number, Wrong> {
+        let argument = self.argument(index)?;
+        let number = match &argument.kind {
+            Kind::Number(number) => Some(number.clone()),
+            Kind::Text(text) => parse_number(text.trim()),
+            _ => None,
+        };
+        match number {
+            Some(number) => Ok(number),
+            None => self.wrong_at(index, needed("a number", argument)),
+        }
+    }
+
+    fn float(&self, index: usize) -> Result<f64, Wrong> {
+        Ok(self.number(index)?.as_f64().unwrap_or(f64::NAN))
+    }
+
+    fn whole(&self, index: usize) -> Result<i64, Wrong> {
+        let number = self.number(index)?;
+        match number.as_i64() {
+            Some(whole) => Ok(whole),
+            None => self.wrong_at(index, "a whole number is needed here"),
+        }
+    }
+
+    /// A whole number that counts something.
+    fn count(&self, index: usize) -> Result<usize, Wrong> {
+        let whole = self.whole(index)?;
+        match usize::try_from(whole) {
+            Ok(count) => Ok(count),
+            Err(_) => self.wrong_at(index, "a number from 0 on is needed here"),
+        }
+    }
+
+    /// The elements of a list or a set.
+    fn items(&self, index: usize) -> Result<(Seq, &[Val]), Wrong> {
+        let argument = self.argument(index)?;
+        match &argument.kind {
+            Kind::List(seq, items) => Ok((*seq, items)),
+            _ => self.wrong_at(index, needed("a list", argument)),
+        }
+    }
+
+    /// The same, to keep.
+    fn take_items(&mut self, index: usize) -> Result<(Seq, Vec<Val>), Wrong> {
+        self.items(index)?;
+        match self.take(index).kind {
+            Kind::List(seq, items) => Ok((seq, items)),
+            _ => self.wrong_at(index, "a list is needed here"),
+        }
+    }
+
+    fn members(&self, index: usize) -> Result<&BTreeMap<String, (Span, Val)>, Wrong> {
+        let argument = self.argument(index)?;
+        match &argument.kind {
+            Kind::Object(members) => Ok(members),
+            _ => self.wrong_at(index, needed("an object", argument)),
+        }
+    }
 }
+
+fn needed(what: &str, given: &Val) -> String {
+    match given.is_late() {
+        true => LATE.to_owned(),
+        false => format!("{what} is needed here, not {}", given.kind.describe()),
+    }
+}
+
+fn raw(value: &Val) -> Result<String, Wrong> {
+    let text = value.kind.to_text();
+    text.ok_or_else(|| Wrong { at: value.span, message: Some(needed("a text", value)) })
+}
+
+fn plain(value: &Val) -> Result<String, Wrong> {
+    let text = raw(value)?;
+    if is_late(&text) {
+        return Err(Wrong { at: value.span, message: Some(LATE.to_owned()) });
+    }
+    Ok(unescape(&text))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,77 +1,155 @@
-//! `var.x` and `local.x`: each is evaluated at its first use and kept; one that needs itself is
-//! reported.
+//! Paths: `var.x`, `local.x` and names of loops, with members, indices and splats. A variable or local
+//! is evaluated at its first use and kept; one that needs itself is reported.
 
 use hcl_edit::Span as _;
 use hcl_edit::expr::{Expression, Traversal, TraversalOperator};
 
 use super::super::diagnostic::{Sink, Span, shown};
-use super::super::tree::{Value, ValueKind};
-use super::eval::{DEPTH_MAX, Evaluator, Known, own_size};
-use super::place;
+use super::super::suggest;
+use super::eval::{DEPTH_MAX, Evaluator, Known};
+use super::operators;
+use super::reference::{Reference, classify};
+use super::value::{Kind, Seq, Val};
+
+/// One part of a path.
+enum Step {
+    Member(String),
+    Index(Val),
+    /// `.*`: what follows is done to each element, up to the first index.
+    Members,
+    /// `[*]`: what follows is done to each element.
+    Each,
+}
+
+/// Why a path leads nowhere, and what may have been meant.
+type Lost = (String, Option<String>);
 
 impl Evaluator<'_> {
     /// Evaluate every variable and local, so that what is wrong in an unused one is seen too.
     pub(super) fn all(&mut self, sink: &mut Sink) {
         let scope = self.scope;
-        for (name, expr) in &scope.variables {
-            let span = expr.map(|expr| place(expr.span())).unwrap_or_default();
-            self.named(false, name, span, sink);
+        for (name, declared) in &scope.variables {
+            self.named(false, name, declared.at, sink);
         }
         for (name, expr) in &scope.locals {
-            self.named(true, name, place(expr.span()), sink);
+            let at = self.at(expr.span());
+            self.named(true, name, at, sink);
+        }
+    }
+
+    /// A name or a path. `in_text`: it stands in a text as `"${…}"`.
+    pub(super) fn reference(
+        &mut self,
+        expr: &Expression,
+        path: Option<&Traversal>,
+        in_text: bool,
+        span: Span,
+        sink: &mut Sink,
+    ) -> Option<Kind> {
+        let root = path.map_or(expr, |path| &path.expr);
+        let operators = path.map(|path| path.operators.iter()).into_iter().flatten();
+        if let Expression::Variable(name) = root {
+            if self.loop_name(name.as_str()).is_some() {
+                let steps = self.steps(operators, sink)?;
+                let lost = match self.loop_name(name.as_str()) {
+                    Some(value) => walk(value, &steps),
+                    None => return None,
+                };
+                return self.found(lost, span, sink);
+            }
+        } else if !is_path(root) {
+            let value = self.value(root, sink)?;
+            let steps = self.steps(operators, sink)?;
+            return self.found(walk(&value, &steps), span, sink);
+        }
+        if let (Expression::Variable(name), Some(path)) = (root, path)
+            && matches!(name.as_str(), "var" | "local")
+        {
+            return self.own(path, span, sink);
+        }
+        match classify(expr, in_text) {
+            Reference::Later(_) if self.elsewhere.is_some() => {
+                sink.refuse(span, "a value from outside of the file can refer to nothing")
+            }
+            Reference::Later(text) => Some(Kind::Text(text)),
+            Reference::Own => sink.refuse(span, "write var.name or local.name"),
+            Reference::Unknown(instead) => {
+                let message = match path {
+                    None => "a name without meaning here; a text needs quotes",
+                    Some(_) => {
+                        "a reference that neither the file nor Nomad gives a meaning; write $${ for a literal ${"
+                    }
+                };
+                sink.suggest(span, message, instead);
+                None
+            }
         }
     }
 
     /// `var.x…` or `local.x…`
-    pub(super) fn own(
-        &mut self,
-        path: &Traversal,
-        span: Span,
-        sink: &mut Sink,
-    ) -> Option<ValueKind> {
+    fn own(&mut self, path: &Traversal, span: Span, sink: &mut Sink) -> Option<Kind> {
+        if self.elsewhere.is_some() {
+            return sink.refuse(span, "a value from outside of the file can refer to nothing");
+        }
         let is_local = matches!(&path.expr, Expression::Variable(root) if root.as_str() == "local");
         let mut operators = path.operators.iter();
         let name = match operators.next().map(|first| first.value()) {
             Some(TraversalOperator::GetAttr(name)) => name.as_str(),
-            _ => {
-                return sink.refuse(span, "write var.name or local.name");
-            }
+            Some(TraversalOperator::Index(Expression::String(name))) => name.as_str(),
+            _ => return sink.refuse(span, "write var.name or local.name"),
         };
-        let mut value = self.named(is_local, name, span, sink)?;
-        for operator in operators {
-            value = match operator.value() {
-                TraversalOperator::GetAttr(name) => member(value, name.as_str(), span, sink)?,
-                TraversalOperator::LegacyIndex(index) => {
-                    element(value, usize::try_from(*index.value()).ok(), span, sink)?
-                }
-                TraversalOperator::Index(expr) => match self.value(expr, sink)?.kind {
-                    ValueKind::Text(name) => member(value, &name, span, sink)?,
-                    ValueKind::Number(index) => {
-                        let index = index.as_u64().and_then(|i| usize::try_from(i).ok());
-                        element(value, index, span, sink)?
-                    }
-                    kind => {
-                        return sink.refuse(span, format!("{} is no index", kind.describe()));
-                    }
-                },
-                TraversalOperator::AttrSplat(_) | TraversalOperator::FullSplat(_) => {
-                    return sink.refuse(span, "[*] is valid in Nomad, not supported by Ostler yet");
-                }
-            };
-        }
-        Some(value.kind)
+        self.named(is_local, name, span, sink)?;
+        let steps = self.steps(operators, sink)?;
+        let kind = if is_local { "local" } else { "var" };
+        let lost = match self.known.get(&(kind, name.to_owned())) {
+            Some(Known::Done(Some(value))) => walk(value, &steps),
+            _ => return None,
+        };
+        self.found(lost, span, sink)
     }
 
-    /// The value of a variable or local, evaluated at its first use.
-    fn named(&mut self, is_local: bool, name: &str, span: Span, sink: &mut Sink) -> Option<Value> {
+    /// What a path led to, counted.
+    fn found(&mut self, found: Result<Val, Lost>, span: Span, sink: &mut Sink) -> Option<Kind> {
+        match found {
+            Ok(value) => self.pay(value.size(), span, sink).then_some(value.kind),
+            Err((message, instead)) => {
+                sink.suggest(span, message, instead.as_deref());
+                None
+            }
+        }
+    }
+
+    fn steps<'e>(
+        &mut self,
+        operators: impl Iterator<Item = &'e hcl_edit::Decorated<TraversalOperator>>,
+        sink: &mut Sink,
+    ) -> Option<Vec<Step>> {
+        let mut steps = Vec::new();
+        for operator in operators {
+            steps.push(match operator.value() {
+                TraversalOperator::GetAttr(name) => Step::Member(name.as_str().to_owned()),
+                TraversalOperator::LegacyIndex(index) => {
+                    let at = self.at(operator.span());
+                    Step::Index(Val::new(Kind::Number((*index.value()).into()), at))
+                }
+                TraversalOperator::Index(expr) => {
+                    let index = self.value(expr, sink)?;
+                    operators::refuse_late(&index, sink)?;
+                    Step::Index(index)
+                }
+                TraversalOperator::AttrSplat(_) => Step::Members,
+                TraversalOperator::FullSplat(_) => Step::Each,
+            });
+        }
+        Some(steps)
+    }
+
+    /// Evaluate a variable or local, at its first use; `None` when it has no value, which is reported.
+    fn named(&mut self, is_local: bool, name: &str, span: Span, sink: &mut Sink) -> Option<()> {
         let kind = if is_local { "local" } else { "var" };
         let id = (kind, name.to_owned());
-        let place_of = |value: Value| Value { span, ..value };
         match self.known.get(&id) {
-            Some(Known::Done(value)) => {
-                let value = value.clone()?;
-                return self.pay(size(&value), span, sink).then(|| place_of(value));
-            }
+            Some(Known::Done(value)) => return value.as_ref().map(|_| ()),
             Some(Known::Open) => {
                 let message = format!("{kind}.{name} refers to itself, directly or through others");
                 return sink.refuse(span, message);
@@ -79,21 +157,26 @@ impl Evaluator<'_> {
             None => {}
         }
         let scope = self.scope;
-        let expr = if is_local {
-            scope.locals.get(name).copied().map(Some)
-        } else {
-            scope.variables.get(name).copied()
+        let known = match is_local {
+            true => scope.locals.contains_key(name),
+            false => scope.variables.contains_key(name),
         };
-        let Some(expr) = expr else {
+        if !known {
             let locals = scope.locals.keys().copied().filter(|_| is_local);
             let variables = scope.variables.keys().copied().filter(|_| !is_local);
             let instead = sink.nearest(name, locals.chain(variables));
             let instead = instead.map(|name| format!("{kind}.{name}"));
             sink.suggest(span, format!("{kind}.{name} is not declared"), instead.as_deref());
             return None;
-        };
+        }
         self.known.insert(id.clone(), Known::Open);
-        let value = expr.and_then(|expr| self.value(expr, sink));
+        // Names of the loops around the use mean nothing where it is declared.
+        let frames = std::mem::take(&mut self.frames);
+        let value = match scope.locals.get(name).filter(|_| is_local) {
+            Some(expr) => self.value(expr, sink),
+            None => self.variable(name, sink),
+        };
+        self.frames = frames;
         let value = value.filter(|value| {
             let deep = value.depth() > DEPTH_MAX;
             if deep {
@@ -102,46 +185,94 @@ impl Evaluator<'_> {
             }
             !deep
         });
-        self.known.insert(id, Known::Done(value.clone()));
-        value.map(place_of)
+        let there = value.as_ref().map(|_| ());
+        if there.is_none() && self.silent > 0 {
+            // Nobody was told why: who needs it in earnest shall be.
+            self.known.remove(&id);
+        } else {
+            self.known.insert(id, Known::Done(value));
+        }
+        there
     }
 }
 
-/// With everything inside: each value costs more memory than its text.
-fn size(value: &Value) -> u64 {
-    let inside: u64 = match &value.kind {
-        ValueKind::List(items) => items.iter().map(size).sum(),
-        ValueKind::Object(members) => members
-            .iter()
-            .map(|(key, value)| size(value) + u64::try_from(key.name.len()).unwrap_or(0))
-            .sum(),
-        _ => 0,
-    };
-    own_size(value).saturating_add(inside).saturating_add(16)
+/// Is it a name, or a path that begins with one?
+fn is_path(expr: &Expression) -> bool {
+    match expr {
+        Expression::Variable(_) => true,
+        Expression::Traversal(inner) => is_path(&inner.expr),
+        _ => false,
+    }
 }
 
-fn member(value: Value, name: &str, span: Span, sink: &mut Sink) -> Option<Value> {
-    let ValueKind::Object(members) = value.kind else {
-        return sink
-            .refuse(span, format!("{} has no member {}", value.kind.describe(), shown(name)));
-    };
-    let instead = sink.nearest(name, members.iter().map(|(key, _)| key.name.as_str()));
-    let instead = instead.map(str::to_owned);
-    let found = members.into_iter().find(|(key, _)| key.name == name);
-    if found.is_none() {
-        sink.suggest(span, format!("there is no member {}", shown(name)), instead.as_deref());
+fn walk(value: &Val, steps: &[Step]) -> Result<Val, Lost> {
+    let Some((first, rest)) = steps.split_first() else { return Ok(value.clone()) };
+    match first {
+        Step::Member(name) => walk(member(value, name)?, rest),
+        Step::Index(index) => walk(at_index(value, index)?, rest),
+        Step::Each => splat(value, rest),
+        Step::Members => {
+            let members = rest.iter().take_while(|step| matches!(step, Step::Member(_))).count();
+            let (inner, rest) = rest.split_at_checked(members).unwrap_or((rest, &[]));
+            walk(&splat(value, inner)?, rest)
+        }
     }
-    found.map(|(_, value)| value)
 }
 
-fn element(value: Value, index: Option<usize>, span: Span, sink: &mut Sink) -> Option<Value> {
-    let ValueKind::List(items) = value.kind else {
-        return sink.refuse(span, format!("{} has no elements", value.kind.describe()));
+/// Do the steps with each element. Null has none; anything else that is no list is its only one.
+fn splat(value: &Val, steps: &[Step]) -> Result<Val, Lost> {
+    let items = match &value.kind {
+        Kind::Null => Vec::new(),
+        Kind::List(_, items) => {
+            items.iter().map(|item| walk(item, steps)).collect::<Result<_, _>>()?
+        }
+        _ => vec![walk(value, steps)?],
     };
-    let count = items.len();
-    let found = index.and_then(|index| items.into_iter().nth(index));
-    if found.is_none() {
-        sink.error(span, format!("there is no such element; the list has {count}"));
+    let seq = match &value.kind {
+        Kind::List(Seq::List, _) => Seq::List,
+        _ => Seq::Tuple,
+    };
+    Ok(Val::new(Kind::List(seq, items), value.span))
+}
+
+fn member<'v>(value: &'v Val, name: &str) -> Result<&'v Val, Lost> {
+    let Kind::Object(members) = &value.kind else {
+        let kind = value.kind.describe();
+        let message = match value.is_late() {
+            true => operators::LATE.to_owned(),
+            false => format!("{kind} has no member {}", shown(name)),
+        };
+        return Err((message, None));
+    };
+    match members.get(name) {
+        Some((_, value)) => Ok(value),
+        None => {
+            let instead = suggest::nearest(name, members.keys().map(String::as_str));
+            Err((format!("there is no member {}", shown(name)), instead.map(str::to_owned)))
+        }
     }
-    found
+}
+
+/// `value[index]`, for functions too.
+pub(super) fn at_index<'v>(value: &'v Val, index: &Val) -> Result<&'v Val, Lost> {
+    match (&value.kind, &index.kind) {
+        (Kind::Object(_), key) => match key.to_text() {
+            Some(name) => member(value, &name),
+            None => Err((format!("{} is no name of a member", key.describe()), None)),
+        },
+        (Kind::List(Seq::Set, _), _) => Err(("a set has no positions".to_owned(), None)),
+        (Kind::List(_, items), Kind::Number(_) | Kind::Text(_)) => {
+            let number = match &index.kind {
+                Kind::Number(number) => number.as_u64(),
+                Kind::Text(text) => text.parse().ok(),
+                _ => None,
+            };
+            let found = number.and_then(|index| items.get(usize::try_from(index).ok()?));
+            found.ok_or_else(|| {
+                (format!("there is no such element; the list has {}", items.len()), None)
+            })
+        }
+        (Kind::List(..), key) => Err((format!("{} is no index", key.describe()), None)),
+        (kind, _) => Err((format!("{} has no elements", kind.describe()), None)),
+    }
 }

@@ -3,44 +3,32 @@
 use hcl_edit::expr::{BinaryOperator, UnaryOperator};
 use serde_json::Number;
 
-use super::super::diagnostic::{Sink, Span};
-use super::super::tree::{Value, ValueKind};
+use super::super::diagnostic::{Sink, Span, shown};
+use super::value::{Kind, Val, parse_number, rounded, to_number};
+
+/// What is said of a value that cannot be computed with yet.
+pub(super) const LATE: &str =
+    "known only when the task starts; nothing can be computed from it here";
 
 /// A truth value, or a text that is one.
-pub(super) fn truth(value: &Value, sink: &mut Sink) -> Option<bool> {
+pub(super) fn truth(value: &Val, sink: &mut Sink) -> Option<bool> {
     match &value.kind {
-        ValueKind::Bool(truth) => Some(*truth),
-        ValueKind::Text(text) if text == "true" => Some(true),
-        ValueKind::Text(text) if text == "false" => Some(false),
+        Kind::Bool(truth) => Some(*truth),
+        Kind::Text(text) if text == "true" => Some(true),
+        Kind::Text(text) if text == "false" => Some(false),
         kind => {
-            let late = is_late(value);
-            let message = if late {
-                LATE.to_owned()
-            } else {
-                format!("true or false is needed here, not {}", kind.describe())
+            let message = match value.is_late() {
+                true => LATE.to_owned(),
+                false => format!("true or false is needed here, not {}", kind.describe()),
             };
             sink.refuse(value.span, message)
         }
     }
 }
 
-const LATE: &str = "known only when the task starts; nothing can be computed from it here";
-
-/// Holds a reference that is replaced only when the task starts.
-pub(super) fn is_late(value: &Value) -> bool {
-    match &value.kind {
-        ValueKind::Text(text) => text
-            .match_indices("${")
-            .any(|(at, _)| !text.get(..at).is_some_and(|t| t.ends_with('$'))),
-        ValueKind::List(items) => items.iter().any(is_late),
-        ValueKind::Object(members) => members.iter().any(|(_, value)| is_late(value)),
-        _ => false,
-    }
-}
-
 /// Report a value that cannot be computed with yet.
-pub(super) fn refuse_late(value: &Value, sink: &mut Sink) -> Option<()> {
-    if is_late(value) {
+pub(super) fn refuse_late(value: &Val, sink: &mut Sink) -> Option<()> {
+    if value.is_late() {
         return sink.refuse(value.span, LATE);
     }
     Some(())
@@ -49,14 +37,14 @@ pub(super) fn refuse_late(value: &Value, sink: &mut Sink) -> Option<()> {
 /// `-x`, `!x`
 pub(super) fn unary(
     operator: &UnaryOperator,
-    value: &Value,
+    value: &Val,
     span: Span,
     sink: &mut Sink,
-) -> Option<ValueKind> {
+) -> Option<Kind> {
     match operator {
-        UnaryOperator::Not => truth(value, sink).map(|truth| ValueKind::Bool(!truth)),
+        UnaryOperator::Not => truth(value, sink).map(|truth| Kind::Bool(!truth)),
         UnaryOperator::Neg => {
-            let zero = Value { kind: ValueKind::Number(0.into()), span };
+            let zero = Val::new(Kind::Number(0.into()), span);
             binary(BinaryOperator::Minus, &zero, value, span, sink)
         }
     }
@@ -65,19 +53,19 @@ pub(super) fn unary(
 /// `a + b` and the others.
 pub(super) fn binary(
     operator: BinaryOperator,
-    left: &Value,
-    right: &Value,
+    left: &Val,
+    right: &Val,
     span: Span,
     sink: &mut Sink,
-) -> Option<ValueKind> {
+) -> Option<Kind> {
     use BinaryOperator as Op;
     match operator {
-        Op::And => Some(ValueKind::Bool(truth(left, sink)? & truth(right, sink)?)),
-        Op::Or => Some(ValueKind::Bool(truth(left, sink)? | truth(right, sink)?)),
+        Op::And => Some(Kind::Bool(truth(left, sink)? & truth(right, sink)?)),
+        Op::Or => Some(Kind::Bool(truth(left, sink)? | truth(right, sink)?)),
         Op::Eq | Op::NotEq => {
             refuse_late(left, sink)?;
             refuse_late(right, sink)?;
-            Some(ValueKind::Bool(same(left, right) == (operator == Op::Eq)))
+            Some(Kind::Bool(same(left, right) == (operator == Op::Eq)))
         }
         _ => {
             let (a, b) = (number(left, sink), number(right, sink)?);
@@ -90,53 +78,66 @@ pub(super) fn binary(
     }
 }
 
-fn same(left: &Value, right: &Value) -> bool {
+/// Equal, and of one type.
+pub(super) fn same(left: &Val, right: &Val) -> bool {
     match (&left.kind, &right.kind) {
-        (ValueKind::Number(a), ValueKind::Number(b)) => a.as_f64() == b.as_f64(),
-        (ValueKind::List(a), ValueKind::List(b)) => {
-            a.len() == b.len() && a.iter().zip(b).all(|(a, b)| same(a, b))
+        (Kind::Number(a), Kind::Number(b)) => a == b || a.as_f64() == b.as_f64(),
+        (Kind::List(of, a), Kind::List(other, b)) => {
+            of == other && a.len() == b.len() && a.iter().zip(b).all(|(a, b)| same(a, b))
         }
-        (ValueKind::Object(a), ValueKind::Object(b)) => {
+        (Kind::Object(a), Kind::Object(b)) => {
             a.len() == b.len()
-                && a.iter().zip(b).all(|((i, a), (j, b))| i.name == j.name && same(a, b))
+                && a.iter().zip(b).all(|((i, (_, a)), (j, (_, b)))| i == j && same(a, b))
         }
         (a, b) => a == b,
     }
 }
 
-fn number(value: &Value, sink: &mut Sink) -> Option<Number> {
+fn number(value: &Val, sink: &mut Sink) -> Option<Number> {
     let number = match &value.kind {
-        ValueKind::Number(number) => Some(number.clone()),
-        ValueKind::Text(text) => text.parse::<i64>().ok().map(Number::from),
+        Kind::Number(number) => Some(number.clone()),
+        Kind::Text(text) => parse_number(text),
         _ => None,
     };
     if number.is_none() {
         refuse_late(value, sink)?;
-        sink.error(value.span, format!("a number is needed here, not {}", value.kind.describe()));
+        let given = match &value.kind {
+            Kind::Text(text) => format!("the text {}", shown(text)),
+            kind => kind.describe().to_owned(),
+        };
+        sink.error(value.span, format!("a number is needed here, not {given}"));
     }
     number
 }
 
-fn compute(operator: BinaryOperator, a: &Number, b: &Number) -> Option<ValueKind> {
+/// As wide as the result of two whole numbers can be.
+fn whole(number: &Number) -> Option<i128> {
+    number.as_i64().map(i128::from).or_else(|| number.as_u64().map(i128::from))
+}
+
+/// The whole number, if JSON has it.
+pub(super) fn of_whole(whole: i128) -> Option<Number> {
+    let signed = i64::try_from(whole).map(Number::from);
+    signed.or_else(|_| u64::try_from(whole).map(Number::from)).ok()
+}
+
+fn compute(operator: BinaryOperator, a: &Number, b: &Number) -> Option<Kind> {
     use BinaryOperator as Op;
-    if let (Some(a), Some(b)) = (a.as_i64(), b.as_i64()) {
+    if let (Some(a), Some(b)) = (whole(a), whole(b)) {
         let whole = match operator {
             Op::Plus => a.checked_add(b),
             Op::Minus => a.checked_sub(b),
             Op::Mul => a.checked_mul(b),
             Op::Mod => a.checked_rem(b),
             Op::Div if b != 0 && a.checked_rem(b) == Some(0) => a.checked_div(b),
-            Op::Less => return Some(ValueKind::Bool(a < b)),
-            Op::LessEq => return Some(ValueKind::Bool(a <= b)),
-            Op::Greater => return Some(ValueKind::Bool(a > b)),
-            Op::GreaterEq => return Some(ValueKind::Bool(a >= b)),
+            Op::Less => return Some(Kind::Bool(a < b)),
+            Op::LessEq => return Some(Kind::Bool(a <= b)),
+            Op::Greater => return Some(Kind::Bool(a > b)),
+            Op::GreaterEq => return Some(Kind::Bool(a >= b)),
             _ => None,
         };
-        if let Some(whole) = whole {
-            return Some(ValueKind::Number(whole.into()));
-        }
-        if operator != Op::Div {
-            return None;
+        if operator != Op::Div || whole.is_some() {
+            return whole.and_then(of_whole).map(Kind::Number);
         }
     }
     let (a, b) = (a.as_f64()?, b.as_f64()?);
@@ -146,11 +147,11 @@ fn compute(operator: BinaryOperator, a: &Number, b: &Number) -> Option<ValueKind
         Op::Mul => a * b,
         Op::Div => a / b,
         Op::Mod => a % b,
-        Op::Less => return Some(ValueKind::Bool(a < b)),
-        Op::LessEq => return Some(ValueKind::Bool(a <= b)),
-        Op::Greater => return Some(ValueKind::Bool(a > b)),
-        Op::GreaterEq => return Some(ValueKind::Bool(a >= b)),
+        Op::Less => return Some(Kind::Bool(a < b)),
+        Op::LessEq => return Some(Kind::Bool(a <= b)),
+        Op::Greater => return Some(Kind::Bool(a > b)),
+        Op::GreaterEq => return Some(Kind::Bool(a >= b)),
         _ => return None,
     };
-    Number::from_f64(result).map(ValueKind::Number)
+    to_number(rounded(result)).map(Kind::Number)
 }

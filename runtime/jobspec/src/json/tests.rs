@@ -16,7 +16,10 @@ use ostler_model::job::{
 
 fn read(text: &str) -> Result<Job, Vec<String>> {
     parse(text.as_bytes(), Path::new("-"), Some(Syntax::Json)).map_err(|found| {
-        let short = |d: &super::super::FileDiagnostic| d.to_string().replacen("-:", "", 1);
+        let short = |d: &super::super::FileDiagnostic| {
+            let without = super::super::FileDiagnostic { path: None, ..d.clone() };
+            without.to_string().replacen("-:", "", 1)
+        };
         found.iter().map(short).collect()
     })
 }
@@ -267,4 +270,41 @@ fn another_namespace_is_refused_and_the_one_there_is_may_be_named() {
     let problem = with("\"prod\"").unwrap_err();
     let expected = "2:14: Namespace must be \"default\", not \"prod\"";
     assert!(problem.len() == 1 && problem[0].starts_with(expected), "{problem:?}");
+}
+
+#[test]
+fn what_is_wrong_is_said_with_the_keys_that_lead_there() {
+    let paths = |text: &str| -> Vec<(Option<String>, String)> {
+        let found = parse(text.as_bytes(), Path::new(""), Some(Syntax::Json)).unwrap_err();
+        found.iter().map(|d| (d.path.clone(), d.message.clone())).collect()
+    };
+    let text = r#"{"Job":{"ID":"j","Priority":200,"TaskGroups":[{"Name":"web","Tasks":[{"Name":"a","Driver":"d"},{"Name":"db","Driver":"d","Resources":{"CPU":0},"Config":{"x":[{"a b":1,"a b":2}]}}]},{"Name":"é"}]}}"#;
+    let found = paths(text);
+    let expected = [
+        ("Priority", "Priority must be"),
+        (
+            r#"TaskGroups[0] ("web") > Tasks[1] ("db") > Resources > CPU"#,
+            "CPU must be at least 1, not 0",
+        ),
+        (r#"TaskGroups[0] ("web") > Tasks[1] ("db") > Config > x[0]"#, "\"a b\" is given twice"),
+        (r#"TaskGroups[1] ("é")"#, "Tasks must hold at least one task"),
+    ];
+    assert_eq!(found.len(), expected.len(), "{found:?}");
+    for ((path, message), (expected_path, expected)) in found.iter().zip(expected) {
+        assert_eq!(path.as_deref(), Some(expected_path));
+        assert!(message.starts_with(expected), "{message}");
+    }
+    // A line of a program is no place; a file with lines has them, too.
+    let found = parse(text.as_bytes(), Path::new(""), Some(Syntax::Json)).unwrap_err();
+    let shown = found.render(text, false);
+    assert!(
+        shown.starts_with("error: Priority: Priority must be 1 to 100, not 200\nerror: Task"),
+        "{shown}"
+    );
+    let lines = text.replace(",\"TaskGroups", ",\n\"TaskGroups");
+    let found = parse(lines.as_bytes(), Path::new("j.json"), Some(Syntax::Json)).unwrap_err();
+    let shown = found.render(&lines, false);
+    assert!(shown.starts_with("j.json:1:29: error: Priority: Priority must be"), "{shown}");
+    assert!(shown.contains("^^^\n"), "{shown}");
+    assert_eq!(paths("[1")[0].0, None);
 }

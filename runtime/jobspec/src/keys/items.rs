@@ -147,7 +147,8 @@ pub(crate) fn unsupported(
     let Shape::Unsupported { hint, neutral, missed } = shape else { return };
     let json = cx.syntax == Syntax::Json;
     let is = |values| value.is_some_and(|value| is_neutral(value, values));
-    let nothing = |value: &Value| value.kind == ValueKind::Null || json && is_empty(value);
+    // False, zero, an empty text or list: what is there anyway where nothing is.
+    let nothing = is_empty;
     match missed.filter(|missed| is(missed.values)) {
         _ if is(neutral) || value.is_some_and(nothing) => {}
         Some(missed) if !json || missed.in_json => {

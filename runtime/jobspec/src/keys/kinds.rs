@@ -265,6 +265,10 @@ impl Kind for Free {
             if members.contains_key(&key.name) {
                 cx.error(key.span, format!("{} is given twice", shown(&key.name)));
             }
+            // As everywhere else, null means: not given.
+            if value.kind == ValueKind::Null {
+                continue;
+            }
             free::places(&key.name, key.span, &value, &mut places);
             members.insert(key.name, value.into_json());
         }

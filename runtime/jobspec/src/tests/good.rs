@@ -327,3 +327,18 @@ fn a_byte_order_mark_and_dos_line_ends_do_no_harm() {
     let text = format!("\u{feff}{}", in_task("env { A = 1 }").replace('\n', "\r\n"));
     assert_eq!(good(&text).groups[0].tasks[0].env["A"], "1");
 }
+
+#[test]
+fn a_task_at_the_top_of_a_job_is_a_group_of_its_own() {
+    let job = good(&in_job(
+        "task \"alone\" {\ndriver = \"mock\"\n}\ntask \"other\" {\ndriver = \"mock\"\n}",
+    ));
+    let names = |group: &ostler_model::job::TaskGroup| {
+        let tasks: Vec<_> = group.tasks.iter().map(|task| task.name.to_string()).collect();
+        (group.name.to_string(), group.count, tasks)
+    };
+    let groups: Vec<_> = job.groups.iter().map(names).collect();
+    let one = |group: &str, task: &str| (group.to_owned(), 1, vec![task.to_owned()]);
+    assert_eq!(groups, [one("alone", "alone"), one("other", "other"), one("g", "t")]);
+    good("job \"j\" {\ntask \"t\" { driver = \"mock\" }\n}");
+}

@@ -87,6 +87,88 @@ fn locals_that_double_each_other_are_stopped() {
 }
 
 #[test]
+fn loops_and_functions_that_would_produce_too_much_are_stopped() {
+    let many = "range(1024)";
+    let nested =
+        format!("[for a in {many} : [for b in {many} : [for c in {many} : \"xxxxxxxxxx\"]]]");
+    let list = "range(1000)";
+    let product = format!("setproduct({list}, {list}, {list}, {list})");
+    let wide: String = (0..2_000).map(|_| "%10000s").collect();
+    let values: String = (0..2_000).map(|_| ", 1").collect();
+    let aliases: String =
+        (1..40).map(|i| format!("a{i}: &a{i} [*a{0}, *a{0}]\\n", i - 1)).collect();
+    for value in [
+        nested,
+        format!(
+            "join(\"\", [for a in {many} : join(\"\", [for b in {many} : \"xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx\"])])"
+        ),
+        product,
+        format!("format(\"{wide}\"{values})"),
+        format!("yamldecode(\"a0: &a0 [1]\\n{aliases}\")"),
+        format!("[for a in {many} : replace(join(\"\", {many}), \"1\", join(\"\", {many}))]"),
+        format!("[for a in {many} : bcrypt(\"x\", 4)]"),
+        "indent(1000000000000000, \"a\")".to_owned(),
+        format!("split(\"\", join(\"\", [for a in {many} : join(\"\", {many})]))"),
+        format!(
+            "regex_replace(join(\"\", {many}), \".*\", join(\"\", [for a in {many} : \"$0$0$0$0$0$0$0$0$0$0$0$0$0$0$0$0\"]))"
+        ),
+        format!("[for a in {many} : indent(100000, \"a\\nb\")]"),
+        format!(
+            "\"%{{ for a in {many} }}%{{ for b in {many} }}xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx%{{ endfor }}%{{ endfor }}\""
+        ),
+        format!("[for a in {many} : try([for b in {many} : [for c in {many} : c]], 1)]"),
+        format!("[for a in {many} : true ? 1 : [for b in {many} : [for c in {many} : c]]]"),
+    ] {
+        let found = problems(&config(&value));
+        assert_eq!(found.len(), 1, "{found:?}");
+        assert!(found[0].contains("produce too much"), "{found:?}");
+    }
+    let blocks = in_task(&format!(
+        "dynamic \"constraint\" {{\nfor_each = {many}\ncontent {{\nattribute = attr.x\nvalue = 1\ndynamic \"x\" {{\nfor_each = {many}\ncontent {{}}\n}}\n}}\n}}"
+    ));
+    let found = problems(&blocks);
+    assert!(found.iter().any(|p| p.contains("produce too much")), "{found:?}");
+}
+
+#[test]
+fn hostile_arguments_are_refused_at_once() {
+    for (value, expected) in [
+        ("range(1000000000)", "at most 1024"),
+        ("range(0, 1e300, 1e-300)", "at most 1024"),
+        ("format(\"%999999999d\", 1)", "at most 10000"),
+        ("format(\"%.99999999999999999999f\", 1)", "at most 10000"),
+        ("bcrypt(\"x\", 31)", "a cost of 4 to 12"),
+        ("regex_replace(\"x\", \"(a{1000}){1000}\", \"\")", "the pattern cannot be used"),
+        ("pow(10, 1000)", "no result"),
+        ("parseint(\"ffffffffffffffffffffffff\", 16)", "too large"),
+        ("indent(-1, \"x\")", "from 0 on"),
+        ("cidrsubnet(\"10.0.0.0/8\", 9999999999, 1)", "0 to 32 bits"),
+        ("formatdate(\"YYYYYYYYYYYYYYYYYYYY\", \"2018-01-02T23:12:01Z\")", "no part of a time"),
+        ("timeadd(\"9999-12-31T23:59:59Z\", \"99999h\")", "no such time"),
+        ("yamldecode(\"&a [*a]\")", "YAML"),
+        ("csvdecode(\"a,a\\n1,2\")", "two columns"),
+        ("jsondecode(\"[[[[\")", "no JSON"),
+        ("substr(\"abc\", -9223372036854775808, 1)", ""),
+    ] {
+        if expected.is_empty() {
+            assert!(parse(config(value).as_bytes(), Path::new("x"), None).is_ok(), "{value}");
+            continue;
+        }
+        let found = problems(&config(value));
+        assert!(found.len() == 1 && found[0].contains(expected), "{value}: {found:?}");
+    }
+    let deep = "[".repeat(200) + &"]".repeat(200);
+    for value in [
+        format!("jsondecode(\"{deep}\")"),
+        format!("yamldecode(\"{deep}\")"),
+        format!("yamldecode(\"{}\")", "- ".repeat(10_000)),
+    ] {
+        let found = problems(&config(&value));
+        assert_eq!(found.len(), 1, "{found:?}");
+    }
+}
+
+#[test]
 fn a_long_chain_of_locals_is_read_and_one_of_lists_in_lists_is_refused() {
     on_small_stack(|| {
         for (wrap, refused) in [("local.aI", false), ("[[[[[[[[local.aI]]]]]]]]", true)] {

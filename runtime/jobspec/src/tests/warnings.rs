@@ -41,10 +41,6 @@ fn each_key_that_is_accepted_and_not_done_is_named_where_it_stands() {
         &in_group("count = 2\nupdate {\nmax_parallel = 1\n}"),
         &["6:1: max_parallel has no effect yet: all allocations of a group are replaced at once"],
     );
-    warned(
-        &in_task("kill_timeout = \"45s\""),
-        &["5:16: kill_timeout of 45s is longer than this agent waits: a task is killed after 30s"],
-    );
     let service = "network {\nport \"p\" {}\n}\nservice {\nport = \"p\"\ncheck {\ntype = \"tcp\"\n\
                    interval = \"2s\"\ntimeout = \"1s\"\n}\n}";
     warned(&in_group(service), &["9:1: check is asked only until the allocation is judged"]);
@@ -70,7 +66,6 @@ fn a_value_that_says_what_happens_anyway_is_no_reason_for_a_warning() {
     for body in ["region = \"global\"", "priority = 50", "update {\ncanary = 0\n}"] {
         warned(&in_job(body), &[]);
     }
-    warned(&in_task("kill_timeout = \"30s\""), &[]);
 }
 
 #[test]

@@ -119,6 +119,7 @@ impl Agent {
         let devices = DeviceManager::new(node.clone(), options, refresher);
         let name = PluginName::new("sim-gpu").map_err(|error| text(&error))?;
         let (control, owner) = ostler_control::spawn(ControlOptions {
+            kill_timeout_max: ostler_model::limits::KILL_TIMEOUT_MAX,
             data_dir: dir.to_owned(),
             node: node.clone(),
             drivers: Arc::new(world.clone()) as Arc<dyn Drivers>,

@@ -243,8 +243,8 @@ job "hello" {
 ```
 
 A *duration* is a text such as `"15s"` or `"1h30m"`; in JSON, nanoseconds too. A key that Nomad has and Ostler
-does not is an error that says so, unless its value means the same as leaving it out. At the top of a file,
-beside `job`, there are `variable "name" { default = … }` and `locals { … }`.
+does not is an error that says so, unless its value means the same as leaving it out. Variables, loops, functions and
+`dynamic` blocks are in [the language of job files](job-language.md).
 "#;
 
 const AGENT_CONFIG: &str = r#"

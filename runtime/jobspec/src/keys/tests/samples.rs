@@ -1,5 +1,6 @@
 //! Every key of the descriptions is put into a file: once as it should be, once as it should not.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 
 use serde_json::{Map, Value as Json, json};
@@ -182,4 +183,41 @@ fn every_key_of_the_agent_is_refused_by_its_name_when_its_value_is_wrong() {
     refuses(TrustFileKeys::SCHEMA, Syntax::Hcl, &|text| {
         parse_trust_file(text.as_bytes(), Path::new("-")).unwrap_err().to_string()
     });
+}
+
+#[test]
+fn what_is_not_supported_is_taken_or_refused_alike_in_both_syntaxes() {
+    let general = ["null", "false", "true", "0", "1", "\"\"", "\"x\"", "[]"].map(str::to_owned);
+    let verdicts = |syntax: Syntax| {
+        let (open, close) = match syntax {
+            Syntax::Hcl => ("job \"j\" {", "}"),
+            Syntax::Json => ("{\"Job\": {", "}}"),
+        };
+        let all = std::cell::RefCell::new(BTreeMap::new());
+        each_key(JobKeys::SCHEMA, syntax, open, close, &|schema, field, name, file| {
+            let Shape::Unsupported { neutral, missed, .. } = field.shape else { return };
+            if field.hcl.is_empty() || field.json.is_empty() {
+                return;
+            }
+            let missed = missed.map_or(&[][..], |missed| missed.values);
+            let special = neutral.iter().chain(missed).filter(|value| !value.starts_with('{'));
+            let special = special.map(|value| match *value {
+                "true" | "false" | "[]" => (*value).to_owned(),
+                value if value.parse::<f64>().is_ok() => value.to_owned(),
+                value => format!("{value:?}"),
+            });
+            for value in general.iter().cloned().chain(special) {
+                let found = parse(file(&value).as_bytes(), Path::new("-"), Some(syntax));
+                let found = found.unwrap_err().to_string();
+                let refused = found.lines().any(|line| line.contains(&format!(": {name} ")));
+                all.borrow_mut().insert((schema.what, field.hcl, value), refused);
+            }
+        });
+        all.into_inner()
+    };
+    let (hcl, json) = (verdicts(Syntax::Hcl), verdicts(Syntax::Json));
+    let differ: Vec<_> =
+        hcl.iter().filter(|(key, refused)| json.get(key) != Some(refused)).collect();
+    assert!(differ.is_empty(), "{differ:#?}");
+    assert!(hcl.values().any(|refused| *refused) && hcl.values().any(|refused| !refused));
 }

@@ -1,0 +1,141 @@
+//! `dynamic "name" { for_each = … content { … } }`: a block for each element.
+
+use hcl_edit::Span as _;
+use hcl_edit::expr::{Expression, Traversal};
+use hcl_edit::structure::{Block as HclBlock, Body as HclBody, Structure};
+
+use super::super::diagnostic::{Span, shown};
+use super::super::tree::{Block, Item, Key};
+use super::loops::Entry;
+use super::value::{Kind, Val};
+use super::{TreeReader, place};
+
+/// What a block costs beside its values.
+const BLOCK_COST: u64 = 128;
+
+/// The keys of a dynamic block.
+const KEYS: [&str; 4] = ["for_each", "iterator", "labels", "content"];
+
+/// A dynamic block, taken apart.
+struct Dynamic<'a> {
+    key: Key,
+    for_each: &'a Expression,
+    /// What an element is called inside.
+    iterator: String,
+    labels: Option<&'a Expression>,
+    content: &'a HclBody,
+}
+
+impl TreeReader<'_> {
+    /// Add the blocks that a dynamic block stands for.
+    pub(super) fn dynamic(&mut self, block: &HclBlock, into: &mut Vec<Item>) {
+        let Some(dynamic) = self.taken_apart(block) else { return };
+        let Some(entries) = self.eval.entries(dynamic.for_each, self.sink) else { return };
+        for entry in entries {
+            let frames = self.eval.frames.len();
+            self.eval.frames.push((dynamic.iterator.clone(), iteration(entry)));
+            let made = self.generated(&dynamic);
+            self.eval.frames.truncate(frames);
+            match made {
+                Some(block) => into.push(Item::Block(block)),
+                // One wrong element is enough to know of.
+                None => return,
+            }
+        }
+    }
+
+    fn generated(&mut self, dynamic: &Dynamic<'_>) -> Option<Block> {
+        if !self.eval.pay(BLOCK_COST, dynamic.key.span, self.sink) {
+            return None;
+        }
+        let mut labels = Vec::new();
+        if let Some(expr) = dynamic.labels {
+            let value = self.eval.value(expr, self.sink)?;
+            let Kind::List(_, items) = value.kind else {
+                return self.sink.refuse(value.span, "labels is a list of texts");
+            };
+            for item in items {
+                match item.kind.to_text() {
+                    Some(text) => labels.push(Key::new(text, item.span)),
+                    None => {
+                        let kind = item.kind.describe();
+                        return self
+                            .sink
+                            .refuse(item.span, format!("a label is a text, not {kind}"));
+                    }
+                }
+            }
+        }
+        let errors = self.sink.count();
+        let body = self.body(dynamic.content);
+        let fine = self.sink.count() == errors;
+        fine.then(|| Block { key: dynamic.key.clone(), labels, body })
+    }
+
+    fn taken_apart<'a>(&mut self, block: &'a HclBlock) -> Option<Dynamic<'a>> {
+        let header = place(block.ident.span());
+        let [label] = block.labels.as_slice() else {
+            let message =
+                "dynamic takes the name of the blocks it stands for; write dynamic \"name\" { … }";
+            return self.sink.refuse(header, message);
+        };
+        let key = Key::new(label.as_str(), place(label.span()));
+        let (mut for_each, mut labels, mut content) = (None, None, None);
+        let mut iterator = key.name.clone();
+        for structure in block.body.iter() {
+            match structure {
+                Structure::Attribute(attribute) => match attribute.key.as_str() {
+                    "for_each" => for_each = Some(&attribute.value),
+                    "labels" => labels = Some(&attribute.value),
+                    "iterator" => match name_of(&attribute.value) {
+                        Some(name) => iterator = name,
+                        None => {
+                            let at = place(attribute.value.span());
+                            return self.sink.refuse(at, "iterator is a name, without quotes");
+                        }
+                    },
+                    name => self.unknown(name, place(attribute.key.span())),
+                },
+                Structure::Block(inner) if inner.ident.as_str() == "content" => {
+                    if content.replace(&inner.body).is_some() {
+                        let at = place(inner.ident.span());
+                        return self.sink.refuse(at, "a dynamic block has one content");
+                    }
+                }
+                Structure::Block(inner) => {
+                    self.unknown(inner.ident.as_str(), place(inner.ident.span()));
+                }
+            }
+        }
+        let (Some(for_each), Some(content)) = (for_each, content) else {
+            let message = "a dynamic block needs for_each = … and content { … }";
+            return self.sink.refuse(header, message);
+        };
+        Some(Dynamic { key, for_each, iterator, labels, content })
+    }
+
+    fn unknown(&mut self, name: &str, at: Span) {
+        let instead = self.sink.nearest(name, KEYS);
+        let message = format!("{} is unknown in a dynamic block", shown(name));
+        self.sink.suggest(at, message, instead);
+    }
+}
+
+/// `key` and `value` of an element.
+fn iteration((key, value): Entry) -> Val {
+    let at = value.span;
+    let members = [("key", key), ("value", value)];
+    let members = members.map(|(name, value)| (name.to_owned(), (at, value)));
+    Val::new(Kind::Object(members.into_iter().collect()), at)
+}
+
+fn name_of(expr: &Expression) -> Option<String> {
+    match expr {
+        Expression::Variable(name) => Some(name.as_str().to_owned()),
+        Expression::Traversal(path) => {
+            let Traversal { expr, operators, .. } = &**path;
+            name_of(expr).filter(|_| operators.is_empty())
+        }
+        _ => None,
+    }
+}

@@ -1,0 +1,162 @@
+//! Base64, JSON, CSV, YAML and addresses.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use serde_json::{Map, Value as Json};
+
+use super::super::super::diagnostic::Span;
+use super::super::value::{Kind, Seq, Val, to_number};
+use super::{Call, Function, Wrong, yaml};
+
+pub(super) const TABLE: &[(&str, Function)] = &[
+    ("base64decode", base64_decode),
+    ("base64encode", base64_encode),
+    ("csvdecode", csv_decode),
+    ("jsondecode", json_decode),
+    ("jsonencode", json_encode),
+    ("urlencode", url_encode),
+    ("yamldecode", yaml::decode),
+    ("yamlencode", yaml::encode),
+];
+
+fn base64_encode(mut call: Call<'_>) -> Result<Kind, Wrong> {
+    call.takes(1, 1)?;
+    let text = call.text(0)?;
+    call.pay(text.len() * 2)?;
+    Ok(Kind::literal(&STANDARD.encode(text)))
+}
+
+fn base64_decode(call: Call<'_>) -> Result<Kind, Wrong> {
+    call.takes(1, 1)?;
+    let bytes = STANDARD.decode(call.text(0)?.as_bytes());
+    let Ok(bytes) = bytes else { return call.wrong_at(0, "this is no base64") };
+    match String::from_utf8(bytes) {
+        Ok(text) => Ok(Kind::literal(&text)),
+        Err(_) => call.wrong_at(0, "what this means is no text: a job file holds UTF-8 alone"),
+    }
+}
+
+/// As Go writes a query: a blank is a plus.
+fn url_encode(mut call: Call<'_>) -> Result<Kind, Wrong> {
+    call.takes(1, 1)?;
+    let text = call.text(0)?;
+    call.pay(text.len() * 3)?;
+    let mut out = String::new();
+    for byte in text.bytes() {
+        match byte {
+            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'_' | b'.' | b'~' => {
+                out.push(char::from(byte));
+            }
+            b' ' => out.push('+'),
+            _ => {
+                let _ = write!(out, "%{byte:02X}");
+            }
+        }
+    }
+    Ok(Kind::literal(&out))
+}
+
+/// What is known later is written as it is.
+fn json_encode(mut call: Call<'_>) -> Result<Kind, Wrong> {
+    call.takes(1, 1)?;
+    let value = call.take(0);
+    let size = usize::try_from(value.size()).unwrap_or(usize::MAX);
+    // An escape is at most six times its letter.
+    call.pay(size)?;
+    let text = html_safe(&sorted(value).to_string());
+    call.pay(text.len())?;
+    Ok(Kind::Text(text))
+}
+
+/// As Go writes JSON: what HTML would take for its own is escaped.
+pub(super) fn html_safe(json: &str) -> String {
+    let mut out = String::with_capacity(json.len());
+    for letter in json.chars() {
+        match letter {
+            '<' | '>' | '&' | '\u{2028}' | '\u{2029}' => {
+                let _ = write!(out, "\\u{:04x}", u32::from(letter));
+            }
+            _ => out.push(letter),
+        }
+    }
+    out
+}
+
+/// As JSON, members in the order of their names.
+pub(super) fn sorted(value: Val) -> Json {
+    match value.kind {
+        Kind::Object(members) => {
+            let member = |(name, (_, value)): (String, (Span, Val))| (name, sorted(value));
+            Json::Object(members.into_iter().map(member).collect::<Map<_, _>>())
+        }
+        Kind::List(_, items) => Json::Array(items.into_iter().map(sorted).collect()),
+        kind => Val::new(kind, value.span).into_tree().into_json(),
+    }
+}
+
+fn json_decode(mut call: Call<'_>) -> Result<Kind, Wrong> {
+    call.takes(1, 1)?;
+    let text = call.text(0)?;
+    // Two bytes are a value in a list.
+    call.pay(text.len().saturating_mul(8))?;
+    match serde_json::from_str(&text) {
+        Ok(json) => Ok(of_json(json, call.span).kind),
+        Err(error) => call.wrong_at(0, format!("this is no JSON: {error}")),
+    }
+}
+
+fn of_json(json: Json, span: Span) -> Val {
+    let kind = match json {
+        Json::Null => Kind::Null,
+        Json::Bool(truth) => Kind::Bool(truth),
+        Json::Number(number) => match number.as_f64().filter(|_| number.is_f64()) {
+            Some(float) => to_number(float).map_or(Kind::Null, Kind::Number),
+            None => Kind::Number(number),
+        },
+        Json::String(text) => Kind::literal(&text),
+        Json::Array(items) => {
+            Kind::List(Seq::Tuple, items.into_iter().map(|item| of_json(item, span)).collect())
+        }
+        Json::Object(members) => {
+            let member = |(name, value)| (name, (span, of_json(value, span)));
+            Kind::Object(members.into_iter().map(member).collect())
+        }
+    };
+    Val::new(kind, span)
+}
+
+/// An object for each line, with the names of the first one.
+fn csv_decode(mut call: Call<'_>) -> Result<Kind, Wrong> {
+    call.takes(1, 1)?;
+    let text = call.text(0)?;
+    let mut reader = csv::ReaderBuilder::new().from_reader(text.as_bytes());
+    let names: Vec<String> = match reader.headers() {
+        Ok(names) => names.iter().map(str::to_owned).collect(),
+        Err(error) => return call.wrong_at(0, format!("this is no CSV: {error}")),
+    };
+    if names.is_empty() {
+        return call.wrong_at(0, "the first line, with the names, is missing");
+    }
+    let mut rows = Vec::new();
+    for record in reader.records() {
+        let record = match record {
+            Ok(record) => record,
+            Err(error) => return call.wrong_at(0, format!("this is no CSV: {error}")),
+        };
+        let size: usize = names.iter().map(|name| name.len() + 64).sum();
+        call.pay(record.as_slice().len().saturating_add(size))?;
+        let span = call.span;
+        let member = |(name, text): (&String, &str)| {
+            (name.clone(), (span, Val::new(Kind::literal(text), span)))
+        };
+        let members: BTreeMap<_, _> = names.iter().zip(record.iter()).map(member).collect();
+        if members.len() != names.len() {
+            return call.wrong_at(0, "two columns have the same name");
+        }
+        rows.push(Kind::Object(members));
+    }
+    Ok(Kind::list(rows, call.span))
+}

@@ -1,0 +1,336 @@
+//! `format` and `formatlist`: verbs as those of Go.
+
+use serde_json::Number;
+use unicode_segmentation::UnicodeSegmentation as _;
+
+use super::super::super::diagnostic::{Span, shown};
+use super::super::budget::Budget;
+use super::super::types::Type;
+use super::super::value::{Kind, Seq, Val, append, escape, number_text, unescape};
+use super::encoding::sorted;
+use super::{Call, Function, LATE, Wrong};
+
+pub(super) const TABLE: &[(&str, Function)] =
+    &[("format", format_one), ("formatlist", format_list)];
+
+/// From this many digits on, a number is written with an exponent where nothing else is said.
+const GENERAL_DIGITS: i32 = 6;
+/// Widest field and most digits after the point.
+const WIDTH_MAX: usize = 10_000;
+
+fn format_one(mut call: Call<'_>) -> Result<Kind, Wrong> {
+    call.takes(1, usize::MAX)?;
+    let pattern = call.raw(0)?;
+    let arguments = std::mem::take(&mut call.arguments);
+    let values: Vec<&Val> = arguments.iter().skip(1).collect();
+    format(&pattern, &values, call.span, call.budget).map(Kind::Text)
+}
+
+/// Once for each element of the lists among the arguments.
+fn format_list(mut call: Call<'_>) -> Result<Kind, Wrong> {
+    call.takes(1, usize::MAX)?;
+    let pattern = call.raw(0)?;
+    let arguments = std::mem::take(&mut call.arguments);
+    let values: Vec<&Val> = arguments.iter().skip(1).collect();
+    let mut count = None;
+    for value in &values {
+        let Kind::List(_, items) = &value.kind else { continue };
+        if *count.get_or_insert(items.len()) != items.len() {
+            let message = "the lists have not the same length".to_owned();
+            return Err(Wrong { at: value.span, message: Some(message) });
+        }
+    }
+    let mut texts = Vec::new();
+    for index in 0..count.unwrap_or(1) {
+        let one = |value: &&'_ Val| -> Option<Val> {
+            match &value.kind {
+                Kind::List(_, items) => items.get(index).cloned(),
+                _ => Some((*value).clone()),
+            }
+        };
+        let row: Vec<Val> = values.iter().filter_map(one).collect();
+        let row: Vec<&Val> = row.iter().collect();
+        let text = format(&pattern, &row, call.span, call.budget)?;
+        texts.push(Val::new(Kind::Text(text), call.span));
+    }
+    Ok(Kind::List(Seq::List, texts))
+}
+
+/// One `%…` of a pattern.
+#[derive(Default)]
+struct Verb {
+    /// As it is written.
+    text: String,
+    zero: bool,
+    sharp: bool,
+    plus: bool,
+    minus: bool,
+    space: bool,
+    width: Option<usize>,
+    precision: Option<usize>,
+}
+
+fn format(
+    pattern: &str,
+    values: &[&Val],
+    span: Span,
+    budget: &mut Budget,
+) -> Result<String, Wrong> {
+    let wrong = |message: String| Wrong { at: span, message: Some(message) };
+    let mut out = String::new();
+    let mut letters = pattern.chars().peekable();
+    let (mut next, mut used) = (0_usize, 0_usize);
+    while let Some(letter) = letters.next() {
+        if letter != '%' {
+            out.push(letter);
+            continue;
+        }
+        if letters.next_if_eq(&'%').is_some() {
+            out.push('%');
+            continue;
+        }
+        let (verb, mode) = Verb::read(&mut letters, &mut next).map_err(wrong)?;
+        let Some(value) = values.get(next) else {
+            let there = if values.len() == 1 { "is" } else { "are" };
+            let text = shown(&verb.text);
+            return Err(wrong(format!("{text} needs a value: there {there} {}", values.len())));
+        };
+        next += 1;
+        used = used.max(next);
+        let most = verb.width.unwrap_or(0).saturating_add(verb.precision.unwrap_or(0));
+        let size = usize::try_from(value.size()).unwrap_or(usize::MAX);
+        if !budget.pay_bytes(most.saturating_add(size)) {
+            return Err(Wrong { at: span, message: None });
+        }
+        let made = one(&verb, mode, value);
+        let made = made.map_err(|message| Wrong { at: value.span, message: Some(message) })?;
+        append(&mut out, &made);
+    }
+    if used < values.len() {
+        let all = values.len();
+        return Err(wrong(format!(
+            "more values than the format has places: {used} of {all} are used"
+        )));
+    }
+    Ok(out)
+}
+
+type Letters<'a> = std::iter::Peekable<std::str::Chars<'a>>;
+
+impl Verb {
+    /// What stands after a `%`, and its letter. `[n]` says which value is `next`.
+    fn read(letters: &mut Letters<'_>, next: &mut usize) -> Result<(Self, char), String> {
+        let mut verb = Self { text: "%".to_owned(), ..Self::default() };
+        while let Some(flag) = letters.next_if(|c| matches!(c, ' ' | '+' | '-' | '0' | '#')) {
+            verb.text.push(flag);
+            match flag {
+                ' ' => verb.space = true,
+                '+' => verb.plus = true,
+                '-' => verb.minus = true,
+                '0' => verb.zero = true,
+                _ => verb.sharp = true,
+            }
+        }
+        verb.width = digits(letters, &mut verb.text)?;
+        if letters.next_if_eq(&'.').is_some() {
+            verb.text.push('.');
+            verb.precision = digits(letters, &mut verb.text)?;
+            if verb.precision.is_none() {
+                return Err(format!("{} needs a number after its point", shown(&verb.text)));
+            }
+        }
+        if letters.next_if_eq(&'[').is_some() {
+            verb.text.push('[');
+            let index = digits(letters, &mut verb.text)?;
+            match (index.and_then(|index| index.checked_sub(1)), letters.next()) {
+                (Some(index), Some(']')) => *next = index,
+                _ => return Err("a place in a format is written [1], [2] and so on".to_owned()),
+            }
+            verb.text.push(']');
+        }
+        let Some(mode) = letters.next() else {
+            return Err(format!("the format ends after {}", shown(&verb.text)));
+        };
+        verb.text.push(mode);
+        Ok((verb, mode))
+    }
+}
+
+fn digits(letters: &mut Letters<'_>, text: &mut String) -> Result<Option<usize>, String> {
+    let mut number: Option<usize> = None;
+    while let Some(digit) = letters.next_if(char::is_ascii_digit) {
+        text.push(digit);
+        let digit = digit.to_digit(10).and_then(|digit| usize::try_from(digit).ok()).unwrap_or(0);
+        let grown = number.unwrap_or(0).saturating_mul(10).saturating_add(digit);
+        if grown > WIDTH_MAX {
+            return Err(format!("a width or a precision is at most {WIDTH_MAX}"));
+        }
+        number = Some(grown);
+    }
+    Ok(number)
+}
+
+/// A value as its verb wants it, in the form that the tree has texts in.
+fn one(verb: &Verb, mode: char, value: &Val) -> Result<String, String> {
+    // How long it will be is not known either.
+    if value.is_late() && (verb.width.is_some() || verb.precision.is_some()) {
+        return Err(LATE.to_owned());
+    }
+    if value.kind == Kind::Null && mode != 'v' {
+        return Err(format!("{} needs a value, not null", shown(&verb.text)));
+    }
+    match mode {
+        'v' => match &value.kind {
+            Kind::Text(text) if !verb.sharp => Ok(padded(verb, text)),
+            Kind::Number(number) if !verb.sharp => Ok(padded(verb, &general(number, None, 'e'))),
+            _ => Ok(padded(verb, &sorted((*value).clone()).to_string())),
+        },
+        't' => {
+            let converted = Type::Bool.convert((*value).clone()).map_err(|(_, message)| message)?;
+            Ok(converted.kind.to_text().unwrap_or_default())
+        }
+        's' | 'q' => {
+            let Some(text) = value.kind.to_text() else {
+                return Err(format!("%{mode} needs a text, not {}", value.kind.describe()));
+            };
+            let text = match verb.precision.filter(|precision| *precision > 0) {
+                Some(most) => {
+                    let cut: String = unescape(&text).graphemes(true).take(most).collect();
+                    escape(&cut)
+                }
+                None => text,
+            };
+            match mode {
+                'q' => Ok(padded(verb, &serde_json::Value::from(text).to_string())),
+                _ => Ok(padded(verb, &text)),
+            }
+        }
+        'b' | 'd' | 'o' | 'x' | 'X' | 'e' | 'E' | 'f' | 'g' | 'G' => {
+            if value.is_late() {
+                return Err(LATE.to_owned());
+            }
+            let needs = if matches!(mode, 'b' | 'd' | 'o' | 'x' | 'X') {
+                "a whole number"
+            } else {
+                "a number"
+            };
+            let wrong = || format!("%{mode} needs {needs}");
+            let converted = Type::Number.convert((*value).clone()).map_err(|_| wrong())?;
+            let Kind::Number(number) = converted.kind else { return Err(wrong()) };
+            Ok(escape(&numeric(verb, mode, &number).ok_or_else(wrong)?))
+        }
+        _ => Err(format!(
+            "{} is no verb: there are %s %q %v %t %d %b %o %x %X %e %E %f %g %G and %%",
+            shown(&verb.text)
+        )),
+    }
+}
+
+fn numeric(verb: &Verb, mode: char, number: &Number) -> Option<String> {
+    let (negative, mut body) = match mode {
+        'b' | 'd' | 'o' | 'x' | 'X' => {
+            let whole = number.as_i64().map(i128::from).or(number.as_u64().map(i128::from))?;
+            let size = whole.unsigned_abs();
+            let text = match mode {
+                'b' => format!("{size:b}"),
+                'o' => format!("{size:o}"),
+                'x' => format!("{size:x}"),
+                'X' => format!("{size:X}"),
+                _ => size.to_string(),
+            };
+            let least = verb.precision.unwrap_or(0);
+            let text = format!("{text:0>least$}");
+            let sign = match (verb.sharp, mode) {
+                (true, 'x') => "0x",
+                (true, 'X') => "0X",
+                (true, 'o') => "0",
+                (true, 'b') => "0b",
+                _ => "",
+            };
+            (whole < 0, format!("{sign}{text}"))
+        }
+        _ => {
+            let float = number.as_f64()?;
+            let size = float.abs();
+            let text = match mode {
+                'f' => format!("{size:.*}", verb.precision.unwrap_or(6)),
+                'e' | 'E' => scientific(size, verb.precision.unwrap_or(6), mode),
+                _ => {
+                    let positive = Number::from_f64(size)?;
+                    let mark = if mode == 'g' { 'e' } else { 'E' };
+                    general(&positive, verb.precision, mark)
+                }
+            };
+            (float < 0.0, text)
+        }
+    };
+    let sign = match (negative, verb.plus, verb.space) {
+        (true, ..) => "-",
+        (_, true, _) => "+",
+        (_, _, true) => " ",
+        _ => "",
+    };
+    let whole_digits = matches!(mode, 'b' | 'd' | 'o' | 'x' | 'X') && verb.precision.is_some();
+    if verb.zero && !verb.minus && !whole_digits {
+        let width = verb.width.unwrap_or(0).saturating_sub(sign.len());
+        body = format!("{body:0>width$}");
+    }
+    let text = format!("{sign}{body}");
+    let width = verb.width.unwrap_or(0);
+    Some(if verb.minus { format!("{text:<width$}") } else { format!("{text:>width$}") })
+}
+
+/// `1.5e+06`
+fn scientific(float: f64, precision: usize, mark: char) -> String {
+    let text = format!("{float:.precision$e}");
+    let (digits, exponent) = text.split_once('e').unwrap_or((&text, "0"));
+    let exponent: i32 = exponent.parse().unwrap_or(0);
+    let sign = if exponent < 0 { '-' } else { '+' };
+    format!("{digits}{mark}{sign}{:02}", exponent.abs())
+}
+
+/// As few digits as say it; very large and very small numbers with an exponent.
+fn general(number: &Number, precision: Option<usize>, mark: char) -> String {
+    let float = number.as_f64().unwrap_or(0.0);
+    if float == 0.0 {
+        return "0".to_owned();
+    }
+    let digits = precision.map(|precision| precision.max(1));
+    let (text, limit) = match digits {
+        Some(digits) => {
+            (format!("{float:.*e}", digits - 1), i32::try_from(digits).unwrap_or(i32::MAX))
+        }
+        None => (format!("{float:e}"), GENERAL_DIGITS),
+    };
+    let exponent: i32 = text.split_once('e').and_then(|(_, e)| e.parse().ok()).unwrap_or(0);
+    if exponent < -4 || exponent >= limit {
+        let (digits, _) = text.split_once('e').unwrap_or((&text, "0"));
+        let digits = if digits.contains('.') {
+            digits.trim_end_matches('0').trim_end_matches('.')
+        } else {
+            digits
+        };
+        let sign = if exponent < 0 { '-' } else { '+' };
+        return format!("{digits}{mark}{sign}{:02}", exponent.abs());
+    }
+    match digits {
+        Some(digits) => {
+            let after = i32::try_from(digits).unwrap_or(i32::MAX) - 1 - exponent;
+            let text = format!("{float:.*}", usize::try_from(after).unwrap_or(0));
+            if text.contains('.') {
+                text.trim_end_matches('0').trim_end_matches('.').to_owned()
+            } else {
+                text
+            }
+        }
+        None => number_text(number),
+    }
+}
+
+/// Filled up to the width, which counts letters as people do.
+fn padded(verb: &Verb, text: &str) -> String {
+    let wanted = verb.width.unwrap_or(0);
+    let fill = wanted.saturating_sub(unescape(text).graphemes(true).count());
+    let fill = if verb.zero { "0" } else { " " }.repeat(fill);
+    if verb.minus { format!("{text}{fill}") } else { format!("{fill}{text}") }
+}

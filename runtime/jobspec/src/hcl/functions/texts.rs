@@ -1,0 +1,167 @@
+//! Texts.
+
+use regex::RegexBuilder;
+use unicode_segmentation::UnicodeSegmentation as _;
+
+use super::super::value::{Kind, append};
+use super::{Call, Function, Wrong, plain, raw};
+
+pub(super) const TABLE: &[(&str, Function)] = &[
+    ("chomp", |call| one(call, |text| text.trim_end_matches(['\r', '\n']).to_owned())),
+    ("indent", indent),
+    ("join", join),
+    ("lower", |call| one(call, |text| text.to_lowercase())),
+    ("regex_replace", regex_replace),
+    ("replace", replace),
+    ("reverse", |call| one(call, |text| text.graphemes(true).rev().collect())),
+    ("split", split),
+    ("strrev", |call| one(call, |text| text.graphemes(true).rev().collect())),
+    ("substr", substr),
+    ("title", |call| one(call, title)),
+    ("trim", trim),
+    ("trimprefix", |call| without(call, |text, end| text.strip_prefix(end))),
+    ("trimspace", |call| one(call, |text| text.trim().to_owned())),
+    ("trimsuffix", |call| without(call, |text, end| text.strip_suffix(end))),
+    ("upper", |call| one(call, |text| text.to_uppercase())),
+];
+
+/// What each part of a text takes.
+const PART_BYTES: usize = 64;
+/// Largest compiled pattern of `regex_replace`, bytes.
+const PATTERN_BYTES_MAX: usize = 1024 * 1024;
+
+fn one(call: Call<'_>, change: fn(&str) -> String) -> Result<Kind, Wrong> {
+    call.takes(1, 1)?;
+    Ok(Kind::literal(&change(&call.text(0)?)))
+}
+
+fn without(
+    call: Call<'_>,
+    cut: for<'t> fn(&'t str, &str) -> Option<&'t str>,
+) -> Result<Kind, Wrong> {
+    call.takes(2, 2)?;
+    let (text, end) = (call.text(0)?, call.text(1)?);
+    Ok(Kind::literal(cut(&text, &end).unwrap_or(&text)))
+}
+
+fn trim(call: Call<'_>) -> Result<Kind, Wrong> {
+    call.takes(2, 2)?;
+    let (text, letters) = (call.text(0)?, call.text(1)?);
+    Ok(Kind::literal(text.trim_matches(|c| letters.contains(c))))
+}
+
+fn title(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    let mut inside = false;
+    for letter in text.chars() {
+        match inside {
+            true => out.push(letter),
+            false => out.extend(letter.to_uppercase()),
+        }
+        inside = letter.is_alphanumeric() || letter == '_';
+    }
+    out
+}
+
+/// Lines after the first one begin with blanks.
+fn indent(mut call: Call<'_>) -> Result<Kind, Wrong> {
+    call.takes(2, 2)?;
+    let (blanks, text) = (call.count(0)?, call.raw(1)?);
+    let lines = text.matches('\n').count().saturating_add(1);
+    call.pay(lines.saturating_mul(blanks))?;
+    Ok(Kind::Text(text.replace('\n', &format!("\n{}", " ".repeat(blanks)))))
+}
+
+fn join(mut call: Call<'_>) -> Result<Kind, Wrong> {
+    call.takes(2, usize::MAX)?;
+    let separator = call.raw(0)?;
+    let mut texts = Vec::new();
+    for index in 1..call.arguments.len() {
+        for item in call.items(index)?.1 {
+            texts.push(raw(item)?);
+        }
+    }
+    let bytes: usize = texts.iter().map(String::len).sum();
+    // The separator is repeated: look before it is done.
+    call.pay(bytes.saturating_add(separator.len().saturating_mul(texts.len())))?;
+    let mut out = String::new();
+    for (index, text) in texts.iter().enumerate() {
+        if index > 0 {
+            append(&mut out, &separator);
+        }
+        append(&mut out, text);
+    }
+    Ok(Kind::Text(out))
+}
+
+fn split(mut call: Call<'_>) -> Result<Kind, Wrong> {
+    call.takes(2, 2)?;
+    let (separator, text) = (call.text(0)?, call.text(1)?);
+    // Each part is a value, however short.
+    let parts = match separator.is_empty() {
+        true => text.len(),
+        false => text.matches(&separator).count(),
+    };
+    call.pay(parts.saturating_mul(PART_BYTES))?;
+    let parts: Vec<&str> = match separator.is_empty() {
+        true => text.graphemes(true).collect(),
+        false => text.split(&separator).collect(),
+    };
+    Ok(Kind::list(parts.into_iter().map(Kind::literal), call.span))
+}
+
+fn replace(mut call: Call<'_>) -> Result<Kind, Wrong> {
+    call.takes(3, 3)?;
+    let (text, from, to) = (call.text(0)?, call.text(1)?, call.text(2)?);
+    let times = text.matches(from.as_str()).count();
+    call.pay(times.saturating_mul(to.len()))?;
+    Ok(Kind::literal(&text.replace(&from, &to)))
+}
+
+fn regex_replace(mut call: Call<'_>) -> Result<Kind, Wrong> {
+    call.takes(3, 3)?;
+    let (text, pattern, to) = (call.text(0)?, call.text(1)?, call.text(2)?);
+    let pattern = RegexBuilder::new(&pattern).size_limit(PATTERN_BYTES_MAX).build();
+    let pattern = match pattern {
+        Ok(pattern) => pattern,
+        Err(error) => {
+            let error = error.to_string();
+            let why = error.lines().last().unwrap_or_default().to_owned();
+            return call.wrong_at(1, format!("the pattern cannot be used: {}", why.trim()));
+        }
+    };
+    let references = to.matches('$').count();
+    let (mut out, mut at) = (String::new(), 0);
+    for found in pattern.captures_iter(&text) {
+        let Some(whole) = found.get(0) else { continue };
+        out.push_str(text.get(at..whole.start()).unwrap_or_default());
+        // Each reference may stand for all that was found: look before it is done.
+        call.pay(references.saturating_mul(whole.len()).saturating_add(to.len()))?;
+        found.expand(&to, &mut out);
+        at = whole.end();
+    }
+    out.push_str(text.get(at..).unwrap_or_default());
+    Ok(Kind::literal(&out))
+}
+
+/// Letters as people count them. A negative offset counts from the end, a negative length goes to it.
+fn substr(call: Call<'_>) -> Result<Kind, Wrong> {
+    call.takes(3, 3)?;
+    let (text, offset, length) = (call.text(0)?, call.whole(1)?, call.whole(2)?);
+    let letters: Vec<&str> = text.graphemes(true).collect();
+    let start = match usize::try_from(offset) {
+        Ok(offset) => offset,
+        Err(_) => {
+            let back = usize::try_from(offset.unsigned_abs()).unwrap_or(usize::MAX);
+            letters.len().saturating_sub(back)
+        }
+    };
+    let length = usize::try_from(length).unwrap_or(usize::MAX);
+    let taken: String = letters.into_iter().skip(start).take(length).collect();
+    Ok(Kind::literal(&taken))
+}
+
+/// The texts of a list, each known.
+pub(super) fn all(call: &Call<'_>, index: usize) -> Result<Vec<String>, Wrong> {
+    call.items(index)?.1.iter().map(plain).collect()
+}

@@ -1,0 +1,214 @@
+//! YAML. References (`*name`) are values of their own: what they take counts each time.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+
+use saphyr_parser::{Event, Parser, ScalarStyle, Tag};
+
+use super::super::super::diagnostic::Span;
+use super::super::value::{Kind, Seq, Val, number_text, parse_number};
+use super::encoding::sorted;
+use super::{Call, Wrong};
+
+/// Deepest nesting.
+const DEPTH_MAX: usize = 64;
+
+/// A list or an object that is being read.
+struct Open {
+    anchor: usize,
+    made: Made,
+}
+
+enum Made {
+    List(Vec<Val>),
+    /// And the name that the next value is of.
+    Object(BTreeMap<String, (Span, Val)>, Option<String>),
+}
+
+pub(super) fn decode(mut call: Call<'_>) -> Result<Kind, Wrong> {
+    call.takes(1, 1)?;
+    let text = call.text(0)?;
+    // Two bytes are a value in a list.
+    call.pay(text.len().saturating_mul(8))?;
+    let span = call.span;
+    let mut open: Vec<Open> = Vec::new();
+    let mut anchors: BTreeMap<usize, Val> = BTreeMap::new();
+    let mut document: Option<Val> = None;
+    for event in Parser::new_from_str(&text) {
+        let event = match event {
+            Ok((event, _)) => event,
+            Err(error) => return call.wrong_at(0, format!("this is no YAML: {error}")),
+        };
+        let (value, anchor) = match event {
+            Event::Scalar(text, style, anchor, tag) => {
+                (Val::new(scalar(&text, style, tag.as_deref()), span), anchor)
+            }
+            Event::Alias(anchor) => {
+                let Some(value) = anchors.get(&anchor) else {
+                    return call.wrong_at(0, "a reference in the YAML names what holds it");
+                };
+                let value = value.clone();
+                call.pay(usize::try_from(value.size()).unwrap_or(usize::MAX))?;
+                (value, 0)
+            }
+            Event::SequenceStart(anchor, ..) | Event::MappingStart(anchor, ..) => {
+                if open.len() >= DEPTH_MAX {
+                    return call.wrong_at(
+                        0,
+                        format!("nested too deeply; at most {DEPTH_MAX} levels are allowed"),
+                    );
+                }
+                let made = match event {
+                    Event::SequenceStart(..) => Made::List(Vec::new()),
+                    _ => Made::Object(BTreeMap::new(), None),
+                };
+                open.push(Open { anchor, made });
+                continue;
+            }
+            Event::SequenceEnd | Event::MappingEnd => match open.pop() {
+                Some(Open { anchor, made: Made::List(items) }) => {
+                    (Val::new(Kind::List(Seq::Tuple, items), span), anchor)
+                }
+                Some(Open { anchor, made: Made::Object(members, _) }) => {
+                    (Val::new(Kind::Object(members), span), anchor)
+                }
+                None => continue,
+            },
+            Event::DocumentStart(_) if document.is_some() => {
+                return call.wrong_at(0, "there is more than one document in the YAML");
+            }
+            _ => continue,
+        };
+        if anchor != 0 {
+            call.pay(usize::try_from(value.size()).unwrap_or(usize::MAX))?;
+            anchors.insert(anchor, value.clone());
+        }
+        if let Err(message) = put(&mut open, &mut document, value) {
+            return call.wrong_at(0, message);
+        }
+    }
+    Ok(document.map_or(Kind::Null, |value| value.kind))
+}
+
+/// Put a value where it belongs.
+fn put(open: &mut [Open], document: &mut Option<Val>, value: Val) -> Result<(), String> {
+    match open.last_mut().map(|open| &mut open.made) {
+        None => *document = Some(value),
+        Some(Made::List(items)) => items.push(value),
+        Some(Made::Object(members, name)) => match name.take() {
+            // Members of another object, which those written here go before.
+            Some(merged) if merged == "<<" => {
+                let sources = match value.kind {
+                    Kind::List(_, items) => items,
+                    kind => vec![Val::new(kind, value.span)],
+                };
+                for source in sources {
+                    let Kind::Object(more) = source.kind else {
+                        return Err("<< in YAML takes an object".to_owned());
+                    };
+                    for (name, member) in more {
+                        members.entry(name).or_insert(member);
+                    }
+                }
+            }
+            Some(known) => {
+                members.insert(known, (value.span, value));
+            }
+            None => match value.kind.to_text() {
+                Some(text) => *name = Some(text),
+                None if value.kind == Kind::Null => *name = Some("null".to_owned()),
+                None => return Err("a name in YAML must be a text".to_owned()),
+            },
+        },
+    }
+    Ok(())
+}
+
+fn scalar(text: &str, style: ScalarStyle, tag: Option<&Tag>) -> Kind {
+    let is = |name: &str| tag.is_some_and(|tag| tag.suffix == name);
+    if style != ScalarStyle::Plain || is("str") {
+        return Kind::literal(text);
+    }
+    match text {
+        "" | "~" | "null" | "Null" | "NULL" => Kind::Null,
+        "true" | "True" | "TRUE" => Kind::Bool(true),
+        "false" | "False" | "FALSE" => Kind::Bool(false),
+        _ => {
+            let radix = |sign, base| {
+                let digits = text.strip_prefix(sign)?;
+                u64::from_str_radix(digits, base).ok().map(serde_json::Number::from)
+            };
+            let number = radix("0x", 16).or_else(|| radix("0o", 8)).or_else(|| parse_number(text));
+            number.map_or_else(|| Kind::literal(text), Kind::Number)
+        }
+    }
+}
+
+pub(super) fn encode(mut call: Call<'_>) -> Result<Kind, Wrong> {
+    call.takes(1, 1)?;
+    let value = call.take(0);
+    // Each line is indented by its level.
+    let indents = value.depth().saturating_mul(2);
+    let size = usize::try_from(value.size()).unwrap_or(usize::MAX);
+    call.pay(size.saturating_add(size.saturating_mul(indents) / 32))?;
+    let mut out = String::new();
+    write(&value, 0, &mut out);
+    Ok(Kind::Text(out.trim_start().to_owned()))
+}
+
+/// What stands after `name:` or `-`, with its line break.
+fn write(value: &Val, level: usize, out: &mut String) {
+    match &value.kind {
+        Kind::List(_, items) if !items.is_empty() => {
+            // A list in a list begins on the line of its dash.
+            for (index, item) in items.iter().enumerate() {
+                start(out, level, index);
+                out.push('-');
+                write_inside(item, level + 1, out);
+            }
+        }
+        Kind::Object(members) if !members.is_empty() => {
+            for (index, (name, (_, member))) in members.iter().enumerate() {
+                start(out, level, index);
+                let _ = write!(out, "{}:", serde_json::Value::from(name.as_str()));
+                match &member.kind {
+                    Kind::List(_, items) if !items.is_empty() => {
+                        out.push('\n');
+                        write(member, level, out);
+                    }
+                    Kind::Object(members) if !members.is_empty() => {
+                        out.push('\n');
+                        write(member, level + 1, out);
+                    }
+                    _ => write_inside(member, level + 1, out),
+                }
+            }
+        }
+        _ => write_inside(value, level, out),
+    }
+}
+
+/// The blanks before an element; none where the line has begun with a dash.
+fn start(out: &mut String, level: usize, index: usize) {
+    if index > 0 || out.is_empty() || out.ends_with('\n') {
+        out.push_str(&"  ".repeat(level));
+    }
+}
+
+fn write_inside(value: &Val, level: usize, out: &mut String) {
+    let nested = match &value.kind {
+        Kind::List(_, items) => !items.is_empty(),
+        Kind::Object(members) => !members.is_empty(),
+        _ => false,
+    };
+    out.push(' ');
+    if nested {
+        write(value, level, out);
+        return;
+    }
+    let text = match &value.kind {
+        Kind::Number(number) => number_text(number),
+        _ => sorted(value.clone()).to_string(),
+    };
+    let _ = writeln!(out, "{text}");
+}

@@ -1,0 +1,118 @@
+//! `for` expressions, and what a loop goes through.
+
+use std::collections::BTreeMap;
+
+use hcl_edit::expr::{Expression, ForExpr};
+
+use super::super::diagnostic::{Sink, Span, shown};
+use super::eval::Evaluator;
+use super::operators;
+use super::value::{Kind, Seq, Val};
+
+/// One element of what is gone through: its key and its value.
+pub(super) type Entry = (Val, Val);
+
+impl Evaluator<'_> {
+    /// The elements of a list, a set or an object; `None` after a problem was reported.
+    pub(super) fn entries(&mut self, expr: &Expression, sink: &mut Sink) -> Option<Vec<Entry>> {
+        let collection = self.value(expr, sink)?;
+        let span = collection.span;
+        match collection.kind {
+            Kind::List(Seq::Set, items) => {
+                Some(items.into_iter().map(|item| (item.clone(), item)).collect())
+            }
+            Kind::List(_, items) => {
+                let entry = |(index, item): (usize, Val)| {
+                    (Val::new(Kind::Number(index.into()), item.span), item)
+                };
+                Some(items.into_iter().enumerate().map(entry).collect())
+            }
+            Kind::Object(members) => {
+                let entry = |(name, (at, value))| (Val::new(Kind::Text(name), at), value);
+                Some(members.into_iter().map(entry).collect())
+            }
+            kind => {
+                let late = operators::refuse_late(&Val::new(kind.clone(), span), sink);
+                late?;
+                let message =
+                    format!("a list, a set or an object is needed here, not {}", kind.describe());
+                sink.refuse(span, message)
+            }
+        }
+    }
+
+    /// Give the names of a loop their values; returns how many names there were before.
+    pub(super) fn enter(&mut self, names: (Option<&str>, &str), entry: Entry) -> usize {
+        let before = self.frames.len();
+        let (key, value) = entry;
+        if let Some(name) = names.0 {
+            self.frames.push((name.to_owned(), key));
+        }
+        self.frames.push((names.1.to_owned(), value));
+        before
+    }
+
+    pub(super) fn for_expr(&mut self, each: &ForExpr, span: Span, sink: &mut Sink) -> Option<Kind> {
+        let intro = &each.intro;
+        let names = (intro.key_var.as_ref().map(|name| name.as_str()), intro.value_var.as_str());
+        let entries = self.entries(&intro.collection_expr, sink)?;
+        let (mut list, mut object) = (Vec::new(), BTreeMap::new());
+        for entry in entries {
+            let frames = self.enter(names, entry);
+            let made = self.one(each, sink);
+            self.frames.truncate(frames);
+            // One wrong element is enough to know of.
+            let Some((key, value)) = made? else { continue };
+            let Some(key) = key else {
+                list.push(value);
+                continue;
+            };
+            let Some(name) = key.kind.to_text() else {
+                let message = format!("a key must be a text, not {}", key.kind.describe());
+                return sink.refuse(key.span, message);
+            };
+            if each.grouping {
+                let (_, group) = object.entry(name).or_insert_with(|| {
+                    (key.span, Val::new(Kind::List(Seq::Tuple, Vec::new()), span))
+                });
+                if let Kind::List(_, items) = &mut group.kind {
+                    items.push(value);
+                }
+            } else if object.contains_key(&name) {
+                let message = format!(
+                    "two elements have the key {}; end the value with … to group them",
+                    shown(&name)
+                );
+                return sink.refuse(key.span, message.replace('…', "..."));
+            } else {
+                object.insert(name, (key.span, value));
+            }
+        }
+        Some(match each.key_expr {
+            Some(_) => Kind::Object(object),
+            None => Kind::List(Seq::Tuple, list),
+        })
+    }
+
+    /// What one element becomes; `Some(None)` when it is left out.
+    #[expect(clippy::type_complexity, reason = "wrong, left out, with a key or without one")]
+    fn one(&mut self, each: &ForExpr, sink: &mut Sink) -> Option<Option<(Option<Val>, Val)>> {
+        if let Some(condition) = &each.cond {
+            let condition = self.value(&condition.expr, sink)?;
+            if !operators::truth(&condition, sink)? {
+                return Some(None);
+            }
+        }
+        let key = match &each.key_expr {
+            Some(key) => Some(self.value(key, sink)?),
+            None => None,
+        };
+        let value = self.value(&each.value_expr, sink)?;
+        Some(Some((key, value)))
+    }
+
+    /// The value of a name of a loop.
+    pub(super) fn loop_name(&self, name: &str) -> Option<&Val> {
+        self.frames.iter().rev().find(|(known, _)| known == name).map(|(_, value)| value)
+    }
+}

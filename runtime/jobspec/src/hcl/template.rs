@@ -1,0 +1,249 @@
+//! Texts: `${…}`, `%{ if … }`, `%{ for … }`, and the `~` that takes blanks away beside them.
+
+use hcl_edit::Span as _;
+use hcl_edit::expr::Expression;
+use hcl_edit::template::{Directive, Element, ForDirective, IfDirective, Strip, Template};
+
+use super::super::diagnostic::{Sink, Span};
+use super::eval::Evaluator;
+use super::operators;
+use super::value::{Kind, append, escape};
+
+/// How a text stands in the file.
+#[derive(Clone, Copy)]
+pub(super) enum Written {
+    /// Between quotes.
+    Quoted,
+    /// In lines of its own, without so many blanks at their beginnings.
+    Lines(usize),
+}
+
+/// What is done with what is rendered.
+#[derive(Clone, Copy)]
+struct Trim {
+    /// Blanks are taken away at the start.
+    start: bool,
+    /// And at the end.
+    end: bool,
+    written: Written,
+    /// Inside a directive: there the parser leaves the blanks of lines.
+    inside: bool,
+}
+
+impl Evaluator<'_> {
+    /// A text, or of `"${var.x}"` the value itself.
+    pub(super) fn template<'e>(
+        &mut self,
+        elements: impl Iterator<Item = &'e Element>,
+        written: Written,
+        span: Span,
+        sink: &mut Sink,
+    ) -> Option<Kind> {
+        let elements: Vec<&Element> = elements.collect();
+        if let [Element::Interpolation(only)] = elements.as_slice() {
+            return self.interpolated(&only.expr, sink);
+        }
+        let mut text = String::new();
+        let trim = Trim { start: false, end: false, written, inside: false };
+        let whole = self.render(&elements, trim, &mut text, span, sink);
+        whole.then_some(Kind::Text(text))
+    }
+
+    /// `false` after a problem was reported.
+    fn render(
+        &mut self,
+        elements: &[&Element],
+        trim: Trim,
+        out: &mut String,
+        span: Span,
+        sink: &mut Sink,
+    ) -> bool {
+        let mut whole = true;
+        for (index, element) in elements.iter().enumerate() {
+            let before = out.len();
+            match element {
+                Element::Literal(literal) => {
+                    let previous = index.checked_sub(1).and_then(|index| elements.get(index));
+                    let next = elements.get(index + 1);
+                    let start = previous.map_or(trim.start, |element| after(element));
+                    let end = next.map_or(trim.end, |element| self::before(element));
+                    append(out, &escape(&stripped(literal, Trim { start, end, ..trim })));
+                }
+                Element::Interpolation(part) => {
+                    let at = self.at(part.expr.span());
+                    let kind = self.interpolated(&part.expr, sink);
+                    let text = kind.as_ref().map(Kind::to_text);
+                    match (kind, text.flatten()) {
+                        (_, Some(text)) => append(out, &text),
+                        (Some(kind), None) => {
+                            let message = format!("{} cannot stand in a text", kind.describe());
+                            sink.error(at, message);
+                            whole = false;
+                        }
+                        (None, _) => whole = false,
+                    }
+                }
+                Element::Directive(directive) => {
+                    whole &= match &**directive {
+                        Directive::If(directive) => self.if_text(directive, trim, out, span, sink),
+                        Directive::For(directive) => {
+                            self.for_text(directive, trim, out, span, sink)
+                        }
+                    };
+                }
+            }
+            let grown = u64::try_from(out.len().saturating_sub(before)).unwrap_or(u64::MAX);
+            if !self.pay(grown, span, sink) {
+                return false;
+            }
+        }
+        whole
+    }
+
+    fn inner(
+        &mut self,
+        template: &Template,
+        trim: Trim,
+        out: &mut String,
+        span: Span,
+        sink: &mut Sink,
+    ) -> bool {
+        let elements: Vec<&Element> = template.iter().collect();
+        self.render(&elements, trim, out, span, sink)
+    }
+
+    fn if_text(
+        &mut self,
+        directive: &IfDirective,
+        around: Trim,
+        out: &mut String,
+        span: Span,
+        sink: &mut Sink,
+    ) -> bool {
+        let chosen = &directive.if_expr;
+        let Some(condition) = self.value(&chosen.cond_expr, sink) else { return false };
+        let Some(truth) = operators::truth(&condition, sink) else { return false };
+        let last = directive.endif_expr.strip;
+        match (&directive.else_expr, truth) {
+            (other, true) => {
+                let end = starts(other.as_ref().map_or(last, |other| other.strip));
+                let trim = Trim { start: ends(chosen.strip), end, inside: true, ..around };
+                self.inner(&chosen.template, trim, out, span, sink)
+            }
+            (Some(other), false) => {
+                let trim =
+                    Trim { start: ends(other.strip), end: starts(last), inside: true, ..around };
+                self.inner(&other.template, trim, out, span, sink)
+            }
+            (None, false) => true,
+        }
+    }
+
+    fn for_text(
+        &mut self,
+        directive: &ForDirective,
+        around: Trim,
+        out: &mut String,
+        span: Span,
+        sink: &mut Sink,
+    ) -> bool {
+        let each = &directive.for_expr;
+        let trim = Trim {
+            start: ends(each.strip),
+            end: starts(directive.endfor_expr.strip),
+            inside: true,
+            ..around
+        };
+        let names = (each.key_var.as_ref().map(|name| name.as_str()), each.value_var.as_str());
+        let Some(entries) = self.entries(&each.collection_expr, sink) else { return false };
+        let mut whole = true;
+        for entry in entries {
+            let frames = self.enter(names, entry);
+            let fine = self.inner(&each.template, trim, out, span, sink);
+            self.frames.truncate(frames);
+            whole &= fine;
+            // One wrong element is enough to know of.
+            if !fine {
+                break;
+            }
+        }
+        whole
+    }
+
+    fn interpolated(&mut self, expr: &Expression, sink: &mut Sink) -> Option<Kind> {
+        let span = self.at(expr.span());
+        match expr {
+            Expression::Variable(_) => self.reference(expr, None, true, span, sink),
+            Expression::Traversal(path) => self.reference(expr, Some(path), true, span, sink),
+            other => self.value(other, sink).map(|value| value.kind),
+        }
+    }
+}
+
+fn starts(strip: Strip) -> bool {
+    matches!(strip, Strip::Start | Strip::Both)
+}
+
+fn ends(strip: Strip) -> bool {
+    matches!(strip, Strip::End | Strip::Both)
+}
+
+/// Does this take the blanks before it?
+fn before(element: &Element) -> bool {
+    match element {
+        Element::Literal(_) => false,
+        Element::Interpolation(part) => starts(part.strip),
+        Element::Directive(directive) => match &**directive {
+            Directive::If(directive) => starts(directive.if_expr.strip),
+            Directive::For(directive) => starts(directive.for_expr.strip),
+        },
+    }
+}
+
+/// Does this take the blanks after it?
+fn after(element: &Element) -> bool {
+    match element {
+        Element::Literal(_) => false,
+        Element::Interpolation(part) => ends(part.strip),
+        Element::Directive(directive) => match &**directive {
+            Directive::If(directive) => ends(directive.endif_expr.strip),
+            Directive::For(directive) => ends(directive.endfor_expr.strip),
+        },
+    }
+}
+
+/// Blanks beside a `~` go. In lines, only those on the same one: after it with its end, before it up to
+/// its beginning, or where it stands at one, those of the line before.
+fn stripped(literal: &str, trim: Trim) -> String {
+    let Written::Lines(indent) = trim.written else {
+        let text = if trim.start { literal.trim_start() } else { literal };
+        return if trim.end { text.trim_end() } else { text }.to_owned();
+    };
+    let mut text = literal;
+    if trim.start {
+        let line = text.find('\n').map_or(text.len(), |end| end + 1);
+        let (first, rest) = text.split_at_checked(line).unwrap_or((text, ""));
+        text = if first.trim().is_empty() { rest } else { text.trim_start() };
+    }
+    if trim.end {
+        let before = text.strip_suffix('\n').unwrap_or(text);
+        let line = before.rfind('\n').map_or(0, |end| end + 1);
+        let (rest, last) = text.split_at_checked(line).unwrap_or(("", text));
+        text = if last.trim().is_empty() { rest } else { text.trim_end() };
+    }
+    match trim.inside && indent > 0 {
+        true => without_indent(text, indent),
+        false => text.to_owned(),
+    }
+}
+
+/// Without so many blanks at the beginnings of lines.
+fn without_indent(text: &str, indent: usize) -> String {
+    let mut out = String::with_capacity(text.len());
+    for (index, line) in text.split_inclusive('\n').enumerate() {
+        let blanks = line.len() - line.trim_start_matches([' ', '\t']).len();
+        let cut = if index == 0 { 0 } else { blanks.min(indent) };
+        out.push_str(line.get(cut..).unwrap_or_default());
+    }
+    out
+}
