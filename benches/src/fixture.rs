@@ -295,6 +295,7 @@ fn task(name: &str, driver: &str, config_text: &str, env: &[(&str, &str)]) -> Ta
         user: Some("www-data".to_owned()),
         shutdown_delay: None,
         payload: None,
+        templates: Vec::new(),
     }
 }
 

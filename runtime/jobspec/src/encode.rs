@@ -10,6 +10,7 @@ use crate::decode::job::{JobKeys, REGION};
 use crate::decode::resources::{DeviceKeys, ResourceKeys};
 use crate::decode::service::{CheckKeys, CheckType, ServiceKeys};
 use crate::decode::task::TaskKeys;
+use crate::decode::template;
 use crate::diagnostic::Span;
 use crate::keys::{Free, Keys as _};
 use crate::tree::{self, Key, ValueKind};
@@ -84,6 +85,7 @@ fn task(task: &Task, services: &[Service]) -> TaskKeys {
         user: task.user.clone().into(),
         shutdown_delay: task.shutdown_delay.unwrap_or_default().into(),
         services: own.map(service).collect(),
+        templates: task.templates.iter().map(template::keys).collect(),
         ..TaskKeys::default()
     }
 }

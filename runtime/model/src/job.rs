@@ -10,6 +10,7 @@ use super::held_once::HeldOnce;
 use super::ids::{GroupName, JobId, PluginName, TaskName};
 use super::json::JsonObject;
 use super::resources::Resources;
+use super::template::TaskTemplate;
 
 /// What kind of work a job is; decides restart defaults and what an exit means.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -248,6 +249,8 @@ pub struct Task {
     pub shutdown_delay: Option<Duration>,
     /// What its job was dispatched with: of servers alone.
     pub payload: Option<Box<TaskPayload>>,
+    /// Files that are made of templates before each start, in their order.
+    pub templates: Vec<TaskTemplate>,
 }
 
 /// What a job was dispatched with, for a file of one task.

@@ -120,6 +120,7 @@ fn allocation(id: AllocId) -> Allocation {
         user: Some("nobody".to_owned()),
         shutdown_delay: Some(Duration::from_secs(1)),
         payload: None,
+        templates: Vec::new(),
     };
     let group = GroupName::new("cache").unwrap();
     let job = Job {

@@ -3,6 +3,7 @@
 //! Bounded in every way: steps (parts, turns of loops, calls), depth, bytes of output, and bytes that
 //! functions make on the way. So a template from a stranger costs what the limits say and no more.
 
+#[path = "eval_field.rs"]
 mod field;
 
 use std::collections::{BTreeMap, BTreeSet};

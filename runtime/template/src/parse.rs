@@ -8,6 +8,7 @@
 //! ```
 //! Unknown functions and variables are found here, before anything is rendered.
 
+#[path = "parse_command.rs"]
 mod command;
 
 use std::collections::BTreeMap;

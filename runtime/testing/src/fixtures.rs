@@ -39,6 +39,7 @@ pub fn task(name: &str) -> Result<Task, NameError> {
         user: None,
         shutdown_delay: None,
         payload: None,
+        templates: Vec::new(),
     })
 }
 

@@ -8,6 +8,7 @@ use super::named;
 use super::resources::{ResourceKeys, resources};
 use super::restart::{self, RestartKeys};
 use super::service::{self, ServiceKeys};
+use super::template::{TemplateKeys, templates};
 use crate::diagnostic::{Span, shown};
 use crate::keys::Bounds::Whole;
 use crate::keys::{Context, Free, Given, MOST, hint, keys, keyword};
@@ -53,9 +54,11 @@ keys! {
         shutdown_delay / ShutdownDelay: Given<Duration>, "none";
         /// What it offers.
         services "service" / Services: Vec<ServiceKeys>;
+        /// Files that are made before each start, see [templates](templates.md).
+        templates "template" / Templates: Vec<TemplateKeys>;
     }
     not_yet {
-        "affinity" / Affinities => null; "artifact" / Artifacts => null; "template" / Templates => null;
+        "affinity" / Affinities => null; "artifact" / Artifacts => null;
         "vault" / Vault => null; "consul" / Consul; "identity" / Identities; "" / Identity;
         "csi_plugin" / CSIPluginConfig => null; "volume_mount" / VolumeMounts => null;
         "dispatch_payload" / DispatchPayload => null; "scaling" / ScalingPolicies => null;
@@ -130,6 +133,7 @@ pub(super) fn task(
         let hook = block.hook.value?;
         Some(block.over(Lifecycle { hook, sidecar: false }))
     });
+    let templates = templates(keys.templates, keys.at, cx);
     Some(Task {
         name: name?,
         driver: driver?,
@@ -147,6 +151,7 @@ pub(super) fn task(
         user: keys.user.value.filter(|user| !user.is_empty()),
         shutdown_delay: keys.shutdown_delay.value.filter(|delay| !delay.is_zero()),
         payload: None,
+        templates,
     })
 }
 
@@ -163,7 +168,7 @@ fn check_kill_timeout(given: &Given<Duration>, cx: &mut Context<'_>) {
     }
 }
 
-fn signal((name, at): (String, Span), cx: &mut Context<'_>) -> Option<String> {
+pub(super) fn signal((name, at): (String, Span), cx: &mut Context<'_>) -> Option<String> {
     if name.is_empty() || SIGNALS.contains(&name.as_str()) {
         return Some(name).filter(|name| !name.is_empty());
     }

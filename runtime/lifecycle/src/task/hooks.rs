@@ -1,7 +1,7 @@
 //! What happens around the runs of a task, in a fixed order.
 //!
 //! ```text
-//!   before each run   driver ─► dir ─► payload ─► logs ─► devices ─► config     first error stops
+//!   before each run   driver ─► dir ─► payload ─► logs ─► devices ─► template ─► config     first error stops
 //!   after each run    exited, all of them, whatever one says
 //!   at the end        stop, all of them; idempotent
 //! ```
@@ -15,7 +15,9 @@ mod dir;
 mod driver;
 mod logs;
 mod payload;
+mod template;
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::{Arc, LazyLock};
 
@@ -23,6 +25,7 @@ use super::TaskScope;
 use super::env::TaskEnv;
 use super::events;
 use super::handle::Intent;
+use super::templates::Templates;
 use crate::alloc::dir::TaskDir;
 use ostler_logs::TaskLogs;
 use ostler_model::causes;
@@ -55,6 +58,10 @@ pub struct Preparation {
     pub config: JsonObject,
     /// From `config`: interpolated.
     pub user: Option<String>,
+    /// From `template`: what their files say of the environment.
+    pub template_env: BTreeMap<String, String>,
+    /// From `template`: those of the task, to be followed while it runs.
+    pub templates: Option<Arc<Templates>>,
     /// The intent of the run, where it was put on its way before the hooks ran.
     pub intent: Option<Intent>,
 }
@@ -176,6 +183,7 @@ pub fn standard() -> Vec<Arc<dyn TaskHook>> {
             Arc::new(payload::PayloadHook),
             Arc::new(logs::LogsHook),
             Arc::new(devices::DevicesHook),
+            Arc::new(template::TemplateHook),
             Arc::new(config::ConfigHook),
         ]
     });

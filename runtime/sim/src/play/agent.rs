@@ -258,6 +258,7 @@ pub(crate) fn job(name: &str, act: &Act) -> Option<Job> {
         user: None,
         shutdown_delay: None,
         payload: None,
+        templates: Vec::new(),
     };
     let before = Task {
         name: TaskName::new(PREPARES).ok()?,
