@@ -58,9 +58,8 @@ pub(crate) enum Known {
     Refused(&'static str),
 }
 
-const CONSUL: &str =
-    "it asks Consul, which Ostler does not talk to; use nomadService, nomadVar or a file";
-const VAULT: &str = "it asks Vault, which Ostler does not talk to; use nomadVar or a file";
+const CONSUL: &str = "it asks Consul, which Ostler does not talk to; put what it answers into a file or the environment";
+const VAULT: &str = "it asks Vault, which Ostler does not talk to; put what it answers into a file";
 const RUNS: &str = "it runs a program on the node";
 const WRITES: &str = "it writes a file; use another template block";
 

@@ -148,7 +148,7 @@ impl Parser {
         Ok(Some(Operand { at, kind, fields }))
     }
 
-    fn word_operand(&self, at: usize, word: Arc<str>) -> Result<OperandKind, Mistake> {
+    fn word_operand(&mut self, at: usize, word: Arc<str>) -> Result<OperandKind, Mistake> {
         match word.as_ref() {
             "true" => return Ok(OperandKind::Bool(true)),
             "false" => return Ok(OperandKind::Bool(false)),
@@ -159,7 +159,10 @@ impl Parser {
             _ => {}
         }
         match functions::known(&word) {
-            Some(Known::Here(_)) => Ok(OperandKind::Function(word)),
+            Some(Known::Here(_)) => {
+                self.calls.push((at, Arc::clone(&word)));
+                Ok(OperandKind::Function(word))
+            }
             Some(Known::Refused(reason)) => {
                 Err((at, TemplateProblem::NotHere { function: word.to_string(), reason }))
             }

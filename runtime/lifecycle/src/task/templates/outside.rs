@@ -44,11 +44,11 @@ impl Outside for TaskOutside<'_> {
             Dependency::File(path) => path,
             Dependency::Service { .. } | Dependency::Services => {
                 return OutsideAnswer::Refused(
-                    "the services of this node are not known to it yet".into(),
+                    "templates do not know the services of this node yet".into(),
                 );
             }
             Dependency::Variable { .. } | Dependency::Variables(_) => {
-                return OutsideAnswer::Refused("this agent keeps no variables".into());
+                return OutsideAnswer::Refused("this agent keeps no variables yet".into());
             }
         };
         // Before it is read: a change in between is seen later, not missed.
