@@ -296,6 +296,7 @@ fn task(name: &str, driver: &str, config_text: &str, env: &[(&str, &str)]) -> Ta
         shutdown_delay: None,
         payload: None,
         artifacts: Vec::new(),
+        templates: Vec::new(),
     }
 }
 

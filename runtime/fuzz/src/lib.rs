@@ -14,10 +14,12 @@ use ostler_model::artifact::{
 use ostler_model::ids::{RunId, TaskName};
 use ostler_model::json::JsonObject;
 use ostler_model::limits::{PLUGIN_FILE_BYTES_MAX, TASK_FILE_BYTES_MAX};
+use ostler_model::time::Timestamp;
 use ostler_plugin::schema::ConfigSchema;
 use ostler_recording::file;
 use ostler_sandbox::{detect_format, prescan};
 use ostler_state::journal::{self, Tip};
+use ostler_template::{Delimiters, Dependency, Options, Outside, OutsideAnswer, Template};
 
 pub use ostler_cluster::fuzz::{answers as server_answers, messages as msgpack};
 pub use ostler_cluster_agent::fuzz::requests as server_requests;
@@ -29,7 +31,7 @@ pub use ostler_recording::fuzz_trace as trace;
 pub type Target = (&'static str, fn(&[u8]));
 
 /// All targets.
-pub const TARGETS: [Target; 20] = [
+pub const TARGETS: [Target; 21] = [
     ("plugin", plugin),
     ("answers", answers),
     ("handles", handles),
@@ -50,6 +52,7 @@ pub const TARGETS: [Target; 20] = [
     ("server_answers", server_answers),
     ("server_requests", server_requests),
     ("nomad_task", nomad_task),
+    ("template", template),
 ];
 
 /// Bytes of a component, looked at before anything is compiled.
@@ -174,6 +177,39 @@ pub fn journal(bytes: &[u8]) {
     debug_assert!(journal::scan(bytes, None).changes.is_empty(), "taken for another file");
 }
 
+/// The world of a template: there is nothing.
+struct Nothing;
+
+impl Outside for Nothing {
+    fn now(&self) -> Timestamp {
+        Timestamp::from_nanos(0)
+    }
+
+    fn variable(&self, name: &str) -> Option<String> {
+        (name.len() == 1).then(|| name.repeat(3))
+    }
+
+    fn ask(&self, _what: &Dependency) -> OutsideAnswer {
+        OutsideAnswer::Missing
+    }
+}
+
+/// A template of a job: read, and rendered within its limits.
+pub fn template(bytes: &[u8]) {
+    let options = Options {
+        output_bytes_max: 10_000,
+        work_bytes_max: 100_000,
+        steps_max: 10_000,
+        ..Options::default()
+    };
+    let text = String::from_utf8_lossy(bytes);
+    for delimiters in [Delimiters::default(), Delimiters::new("<", ">")] {
+        let template = Template::parse("fuzzed", &text, &delimiters);
+        let rendered = template.and_then(|template| template.render(&Nothing, options));
+        debug_assert!(!rendered.is_ok_and(|made| made.output.len() > 10_000), "beyond its limit");
+    }
+}
+
 /// All that a server says on a connection, from its first byte.
 pub fn server_connection(bytes: &[u8]) {
     let mut runtime = tokio::runtime::Builder::new_current_thread();
@@ -228,6 +264,11 @@ mod tests {
           }
         }
     "#;
+
+    const TEMPLATE: &str = "{{- define \"a\" -}} {{ . | printf \"%5.1f %q\" 1.5 }} {{ end }}\n\
+        {{ range $i, $e := split \",\" \"a,b\" }}{{ if eq $i 1 }}{{ break }}{{ else }}{{ $e }}{{ end }}{{ end }}\n\
+        {{ with parseYAML \"a: [1, {b: x}]\" }}{{ .a | toJSON }}{{ template \"a\" $ }}{{ end }}\n\
+        {{ $x := parseJSON `{\"k\":[1.5,null]}` }}{{ toTOML $x }}{{ toYAML $x | indent 2 }}{{/* c */}}";
 
     const TRUST: &str = r#"
         key "release" {
@@ -346,6 +387,7 @@ mod tests {
             (target("server_requests"), said("FileSystem.Stream", "plain", Part::Request)),
             (target("server_requests"), said("Allocations.Exec", "tty", Part::Request)),
             (target("nomad_task"), configured()),
+            (target("template"), TEMPLATE.into()),
             (
                 target("schema"),
                 br#"{"properties":{"a":{"pattern":"^x+$"}},"required":["a"]}"#.into(),
@@ -369,6 +411,7 @@ mod tests {
         assert!(ostler_jobspec::parse_trust_file(TRUST.as_bytes(), trust).is_ok());
         assert!(Signature::parse(SIGNATURE.as_bytes()).is_ok());
         Artifact::read(ARTIFACT.as_bytes(), None).unwrap();
+        assert!(Template::parse("seed", TEMPLATE, &Delimiters::default()).is_ok());
         assert_eq!(journal::scan(&written(), Some(TIP)).batches, 2);
     }
 

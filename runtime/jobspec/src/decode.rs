@@ -16,6 +16,7 @@ pub(crate) mod resources;
 pub(crate) mod restart;
 pub(crate) mod service;
 pub(crate) mod task;
+pub(crate) mod template;
 pub(crate) mod trust;
 
 pub(crate) use agent::agent_config;

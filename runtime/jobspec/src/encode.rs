@@ -11,6 +11,7 @@ use crate::decode::job::{JobKeys, REGION};
 use crate::decode::resources::{DeviceKeys, ResourceKeys};
 use crate::decode::service::{CheckKeys, CheckType, ServiceKeys};
 use crate::decode::task::TaskKeys;
+use crate::decode::template;
 use crate::diagnostic::Span;
 use crate::keys::{Free, Keys as _};
 use crate::tree::{self, Key, ValueKind};
@@ -87,6 +88,7 @@ fn task(task: &Task, services: &[Service]) -> TaskKeys {
         shutdown_delay: task.shutdown_delay.unwrap_or_default().into(),
         services: own.map(service).collect(),
         artifacts: task.artifacts.iter().map(artifact).collect(),
+        templates: task.templates.iter().map(template::keys).collect(),
         ..TaskKeys::default()
     }
 }

@@ -188,6 +188,7 @@ fn task(name: &'static str, hook: Option<LifecycleHook>) -> impl Strategy<Value 
         logs: LogConfig { max_files: logs.0, max_file_size_mb: logs.1, disabled: logs.2 },
         user,
         payload: None,
+        templates: Vec::new(),
     })
 }
 

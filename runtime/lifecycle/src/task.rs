@@ -23,6 +23,7 @@ pub mod recovery;
 pub mod restart;
 pub mod run;
 pub mod runner;
+pub mod templates;
 
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};

@@ -77,6 +77,8 @@ kinds! {
     DiskExceeded = "Disk Resources Exceeded",
     /// A hook has something to tell.
     HookMessage = "Task hook message",
+    /// A template reads otherwise, or could not be rendered again.
+    Template = "Template",
     /// A restarted agent owns the running task again.
     Recovered = "Recovered",
 }

@@ -11,6 +11,7 @@ use super::held_once::HeldOnce;
 use super::ids::{GroupName, JobId, PluginName, TaskName};
 use super::json::JsonObject;
 use super::resources::Resources;
+use super::template::TaskTemplate;
 
 /// What kind of work a job is; decides restart defaults and what an exit means.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -258,6 +259,8 @@ pub struct Task {
     pub payload: Option<Box<TaskPayload>>,
     /// What it brings along, in file order.
     pub artifacts: Vec<TaskArtifact>,
+    /// Files that are made of templates before each start, in their order.
+    pub templates: Vec<TaskTemplate>,
 }
 
 /// What a job was dispatched with, for a file of one task.

@@ -38,6 +38,7 @@ pub mod shown;
 pub mod signal;
 pub mod stats;
 pub mod task;
+pub mod template;
 pub mod time;
 pub mod trust;
 pub mod variables;

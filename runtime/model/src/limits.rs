@@ -13,6 +13,7 @@ mod engines;
 mod guest;
 mod moved;
 mod nomad_plugin;
+mod template;
 
 pub use api::*;
 pub use artifacts::*;
@@ -22,6 +23,7 @@ pub use engines::*;
 pub use guest::*;
 pub use moved::*;
 pub use nomad_plugin::*;
+pub use template::*;
 
 /// One kibibyte in bytes.
 pub const KIB: u64 = 1024;

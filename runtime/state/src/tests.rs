@@ -121,6 +121,7 @@ fn allocation(id: AllocId) -> Allocation {
         shutdown_delay: Some(Duration::from_secs(1)),
         payload: None,
         artifacts: Vec::new(),
+        templates: Vec::new(),
     };
     let group = GroupName::new("cache").unwrap();
     let job = Job {

@@ -40,6 +40,7 @@ pub fn task(name: &str) -> Result<Task, NameError> {
         shutdown_delay: None,
         payload: None,
         artifacts: Vec::new(),
+        templates: Vec::new(),
     })
 }
 

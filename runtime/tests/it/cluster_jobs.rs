@@ -76,6 +76,13 @@ async fn stock_servers_run_periodic_dispatched_batch_and_system_jobs_on_a_node()
     let logs = server.does(&["alloc", "logs", id(&import)]).await;
     assert_eq!(logs, "what to import for me\n");
 
+    let template = "template {\n    data = \"{{ env \\\"NOMAD_JOB_NAME\\\" }}: {{ 3 | add 4 }}\\n\"\n    \
+                    destination = \"local/x\"\n    splay = \"0s\"\n   }";
+    let text = job("render", "type = \"batch\"", "cat local/x", template);
+    runs(&server, &agent, "render", &text).await;
+    let render = alloc_of(&server, "render", "complete").await;
+    assert_eq!(server.does(&["alloc", "logs", id(&render)]).await, "render: 7\n");
+
     let on = "type = \"system\"\n constraint {\n  attribute = \"${meta.rack}\"\n  value = \"r1\"\n }\n constraint \
               {\n  attribute = \"${node.class}\"\n  value = \"ours\"\n }";
     runs(&server, &agent, "all", &job("all", on, "echo here; exec sleep 600", "")).await;
@@ -86,7 +93,7 @@ async fn stock_servers_run_periodic_dispatched_batch_and_system_jobs_on_a_node()
     let unheard = async {
         // What it logs first may have come before it was followed.
         for number in 0_u64.. {
-            let template = "template {\n    data = \"x\"\n    destination = \"local/x\"\n   }";
+            let template = "template {\n    data = \"{{ key \\\"x\\\" }}\"\n    destination = \"local/x\"\n   }";
             let name = format!("unheard{number}");
             runs(&server, &agent, &name, &job(&name, "type = \"batch\"", "true", template)).await;
         }

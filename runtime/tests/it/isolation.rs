@@ -290,3 +290,26 @@ async fn a_task_that_forks_away_and_ignores_everything_ends_when_it_is_stopped()
     agent.ask(&["job", "stop", "j"]).await.said(0, &[]);
     eventually("nothing of it runs", || running() == 0).await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_task_reads_its_rendered_files_and_hears_when_they_read_otherwise() {
+    let agent = TestAgent::start().await;
+    if lacking(&agent) {
+        return agent.stop().await;
+    }
+    let template = "template {\n data = \"<{{ file \\\"/alloc/data/in\\\" }}>\"\n \
+                    destination = \"${NOMAD_SECRETS_DIR}/deep/out\"\n change_mode = \"signal\"\n \
+                    change_signal = \"SIGUSR1\"\n splay = \"0s\"\n }";
+    let first = isolated_shell(
+        "first",
+        "printf one > /alloc/data/in",
+        "lifecycle {\n hook = \"prestart\"\n }",
+    );
+    let script = "trap 'cat /secrets/deep/out; exit 0' USR1; cat /secrets/deep/out; \
+                  printf two > /alloc/data/new; mv /alloc/data/new /alloc/data/in; \
+                  while :; do sleep 0.05; done";
+    let result = agent.run(&batch(&(first + &isolated_shell("t", script, template)))).await;
+    assert_successful(&result);
+    assert_eq!(agent.stdout(&result, "t"), "<one><two>");
+    agent.stop().await;
+}

@@ -76,6 +76,7 @@ mod state_records;
 mod state_tools;
 mod supervise;
 mod tasks;
+mod templates;
 mod trust;
 mod upgrade;
 mod wire;

@@ -15,6 +15,7 @@ use ostler_model::job::{
 };
 use ostler_model::resources::DeviceRequest;
 use ostler_model::saved::{EndedPlace, JobOrigin, JobRecord};
+use ostler_model::template::{ChangeMode, TaskTemplate, TemplateSource};
 use ostler_model::time::Timestamp;
 use ostler_testing::fixtures;
 
@@ -260,6 +261,22 @@ fn each_field_is_on_the_side_the_table_says() {
         }),
     ];
     let destructive: &[(&str, Change)] = &[
+        ("templates", |j| {
+            task_of(j).templates.push(TaskTemplate {
+                source: TemplateSource::Data("x".into()),
+                destination: "local/x".into(),
+                change: ChangeMode::Noop,
+                splay: Duration::ZERO,
+                mode: 0o644,
+                uid: None,
+                gid: None,
+                env: false,
+                left_delimiter: "{{".into(),
+                right_delimiter: "}}".into(),
+                error_on_missing_key: false,
+                wait: None,
+            });
+        }),
         ("kind", |j| j.kind = JobKind::Batch),
         ("name", |j| j.name = "other".into()),
         ("job meta", |j| drop(j.meta.insert("k".into(), "w".into()))),

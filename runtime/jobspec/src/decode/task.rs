@@ -9,6 +9,7 @@ use super::named;
 use super::resources::{ResourceKeys, resources};
 use super::restart::{self, RestartKeys};
 use super::service::{self, ServiceKeys};
+use super::template::{TemplateKeys, templates};
 use crate::diagnostic::{Span, shown};
 use crate::keys::Bounds::Whole;
 use crate::keys::{Context, Free, Given, MOST, hint, keys, keyword};
@@ -56,9 +57,11 @@ keys! {
         services "service" / Services: Vec<ServiceKeys>;
         /// What it brings along, fetched before its first start.
         artifacts "artifact" / Artifacts: Vec<ArtifactKeys>;
+        /// Files that are made before each start, see [templates](templates.md).
+        templates "template" / Templates: Vec<TemplateKeys>;
     }
     not_yet {
-        "affinity" / Affinities => null; "template" / Templates => null;
+        "affinity" / Affinities => null;
         "vault" / Vault => null; "consul" / Consul; "identity" / Identities; "" / Identity;
         "csi_plugin" / CSIPluginConfig => null; "volume_mount" / VolumeMounts => null;
         "dispatch_payload" / DispatchPayload => null; "scaling" / ScalingPolicies => null;
@@ -133,6 +136,7 @@ pub(super) fn task(
         let hook = block.hook.value?;
         Some(block.over(Lifecycle { hook, sidecar: false }))
     });
+    let templates = templates(keys.templates, keys.at, cx);
     Some(Task {
         name: name?,
         driver: driver?,
@@ -151,10 +155,11 @@ pub(super) fn task(
         shutdown_delay: keys.shutdown_delay.value.filter(|delay| !delay.is_zero()),
         payload: None,
         artifacts,
+        templates,
     })
 }
 
-fn signal((name, at): (String, Span), cx: &mut Context<'_>) -> Option<String> {
+pub(super) fn signal((name, at): (String, Span), cx: &mut Context<'_>) -> Option<String> {
     if name.is_empty() || SIGNALS.contains(&name.as_str()) {
         return Some(name).filter(|name| !name.is_empty());
     }

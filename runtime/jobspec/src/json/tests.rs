@@ -94,7 +94,10 @@ fn durations_are_nanoseconds_or_texts() {
 #[test]
 fn features_that_are_used_are_refused_in_the_words_of_json() {
     for (members, expected) in [
-        (r#""Templates": [{"DestPath": "x"}]"#, "2:1: Templates is valid in Nomad, not supported"),
+        (
+            r#""Templates": [{"DestPath": "x"}]"#,
+            "2:15: a template needs EmbeddedTmpl or SourcePath",
+        ),
         (r#""Vault": {"Policies": ["x"]}"#, "2:1: Vault is valid in Nomad"),
         (r#""Kind": "connect""#, "2:1: Kind is valid in Nomad"),
         (r#""Resources": {"Cores": 2}"#, "2:15: Cores is valid in Nomad"),

@@ -125,8 +125,52 @@ fn problems_of_a_task_have_their_places() {
             "restart {\nattempts = 0\nmode = \"delay\"\n}",
             "7:8: no attempts and mode delay contradict",
         ),
-        ("template {\ndata = 1\n}", "5:1: template is valid in Nomad, not supported by Ostler yet"),
-        ("template {}", "5:1: template is valid in Nomad"),
+        ("template {\ndata = 1\n}", "5:1: a template needs a destination"),
+        ("template {\ndestination = \"x\"\n}", "5:1: a template needs data or source"),
+        (
+            "template {\ndata = \"\"\nsource = \"a\"\ndestination = \"x/\"\n}",
+            "8:15: the destination is no path of a file",
+        ),
+        (
+            "template {\ndata = \"x\"\nsource = \"a\"\ndestination = \"x\"\n}",
+            "7:10: a template has data or source, not both",
+        ),
+        (
+            "template {\ndestination = \"x\"\ndata = \"a\\n{{ key \\\"b\\\" }}\"\n}",
+            "7:8: template:2:4: function key is not available: it asks Consul",
+        ),
+        (
+            "template {\ndestination = \"x\"\ndata = \"{{ len (nomadVar \\\"b\\\") }}\"\n}",
+            "7:8: template:1:9: function nomadVar is not available: this agent keeps no variables",
+        ),
+        (
+            "template {\ndestination = \"x\"\ndata = \"{{ a }}\"\nleft_delimiter = \"a b\"\n}",
+            "8:18: left_delimiter is a word of at most 16 bytes",
+        ),
+        (
+            "template {\ndestination = \"x\"\ndata = \"x\"\nperms = \"99\"\n}",
+            "8:9: perms is a number in octal",
+        ),
+        (
+            "template {\ndestination = \"x\"\ndata = \"x\"\nchange_mode = \"reload\"\n}",
+            "8:15: \"reload\" is no change mode",
+        ),
+        (
+            "template {\ndestination = \"x\"\ndata = \"x\"\nchange_mode = \"signal\"\nenv = true\n}",
+            "8:15: a running task does not read its environment again",
+        ),
+        (
+            "template {\ndestination = \"x\"\ndata = \"x\"\nchange_signal = \"SIGHUP\"\n}",
+            "8:17: change_signal is for change_mode = \"signal\"",
+        ),
+        (
+            "template {\ndestination = \"x\"\ndata = \"x\"\nchange_mode = \"script\"\n}",
+            "8:15: change_mode = \"script\" needs a change_script",
+        ),
+        (
+            "template {\ndestination = \"x\"\ndata = \"x\"\nwait {\nmin = \"5s\"\nmax = \"1s\"\n}\n}",
+            "10:7: max of wait is shorter than its min",
+        ),
         ("vault = { policies = [\"x\"] }", "5:1: vault is valid in Nomad"),
         ("config = 1", "5:10: config must be an object, not a number"),
         ("config \"x\" {}", "5:8: config takes no label"),

@@ -219,6 +219,24 @@ impl AllocDir {
         Ok(Dir::from_std_file(local.into()))
     }
 
+    /// All of a task's directories, in the same way.
+    ///
+    /// # Errors
+    /// [`AllocDirError::NotDirectory`] when something else stands in its place.
+    pub fn task_dir(&self, task: &TaskName) -> Result<Dir, AllocDirError> {
+        let dir = open_child(self.dir.as_fd(), task.as_str(), &self.task(task).path)?;
+        Ok(Dir::from_std_file(dir.into()))
+    }
+
+    /// The shared directory, in the same way.
+    ///
+    /// # Errors
+    /// [`AllocDirError::NotDirectory`] when something else stands in its place.
+    pub fn shared_dir(&self) -> Result<Dir, AllocDirError> {
+        let shared = open_child(self.dir.as_fd(), SHARED, &self.shared())?;
+        Ok(Dir::from_std_file(shared.into()))
+    }
+
     /// Make the directories of a task. What is there already stays; modes are put right.
     ///
     /// # Errors

@@ -1,7 +1,7 @@
 //! The environment of a task: built from the allocation, the task, the node and the hooks.
 //!
 //! ```text
-//! later wins:  NOMAD_* built here  <  the task's `env` block  <  hooks (devices)
+//! later wins:  NOMAD_* built here  <  the task's `env` block  <  hooks (devices)  <  files of templates
 //!
 //! a value of the `env` block may refer to: NOMAD_*, hook variables, attr.*, meta.*, node.*, job.dir
 //! the task's `config` may refer to:        all of these and the `env` block
@@ -197,6 +197,24 @@ impl TaskEnv {
         env.vars.extend(input.hook_env.iter().cloned());
         check(&env.vars)?;
         Ok(env)
+    }
+
+    /// More variables, which replace those of the same names.
+    ///
+    /// # Errors
+    /// [`EnvError`]: a name or value no process can be given, too much.
+    pub fn add(&mut self, vars: BTreeMap<String, String>) -> Result<(), EnvError> {
+        if vars.is_empty() {
+            return Ok(());
+        }
+        self.vars.extend(vars);
+        check(&self.vars)
+    }
+
+    /// What a name stands for: a variable, or `attr.…`, `meta.…`, `node.…`, `job.dir`.
+    #[must_use]
+    pub fn known(&self, name: &str) -> Option<&str> {
+        self.scope().get(name)
     }
 
     /// Replace the references in a text.

@@ -166,6 +166,24 @@ pub fn signaling(now: Timestamp, signal: &str) -> TaskEvent {
         .detail("task_signal", signal)
 }
 
+/// A template reads otherwise, and the task is told by a signal.
+#[must_use]
+pub fn template_signal(now: Timestamp, signal: &str) -> TaskEvent {
+    TaskEvent::new(EventKind::Signaling, now, "Template re-rendered").detail("task_signal", signal)
+}
+
+/// Something about a template that changes nothing for the task.
+#[must_use]
+pub fn template_trouble(now: Timestamp, text: &str) -> TaskEvent {
+    TaskEvent::new(EventKind::Template, now, text).detail("message", text)
+}
+
+/// What a template asks for cannot be done: the task fails.
+#[must_use]
+pub fn template_failed(now: Timestamp, text: &str) -> TaskEvent {
+    template_trouble(now, text).failing()
+}
+
 /// The task is being stopped.
 #[must_use]
 pub fn killing(now: Timestamp, reason: &str, kill_timeout: Duration) -> TaskEvent {

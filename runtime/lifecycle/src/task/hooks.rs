@@ -1,8 +1,8 @@
 //! What happens around the runs of a task, in a fixed order.
 //!
 //! ```text
-//!   before each run   driver ─► dir ─► secrets ─► payload ─► logs ─► devices ─► artifacts ─► config ─► modules
-//!                     first error stops
+//!   before each run   driver ─► dir ─► secrets ─► payload ─► logs ─► devices ─► artifacts ─► template ─►
+//!                     config ─► modules           first error stops
 //!   after each run    exited, all of them, whatever one says
 //!   at the end        stop, all of them; idempotent
 //! ```
@@ -19,7 +19,9 @@ mod logs;
 mod modules;
 mod payload;
 mod secrets;
+mod template;
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
@@ -29,6 +31,7 @@ use super::env::TaskEnv;
 use super::events;
 use super::handle::Intent;
 use super::notes::{DriverNote, TaskNote};
+use super::templates::Templates;
 use crate::alloc::dir::TaskDir;
 use crate::queue;
 pub use artifacts::Fetched;
@@ -64,6 +67,10 @@ pub struct Preparation {
     pub config: JsonObject,
     /// From `config`: interpolated.
     pub user: Option<String>,
+    /// From `template`: what their files say of the environment.
+    pub template_env: BTreeMap<String, String>,
+    /// From `template`: those of the task, to be followed while it runs.
+    pub templates: Option<Arc<Templates>>,
     /// The intent of the run, where it was put on its way before the hooks ran.
     pub intent: Option<Intent>,
     /// From `modules`: what its driver reads while it starts the run.
@@ -213,6 +220,7 @@ pub fn standard() -> Vec<Arc<dyn TaskHook>> {
             Arc::new(logs::LogsHook),
             Arc::new(devices::DevicesHook),
             Arc::new(artifacts::ArtifactsHook),
+            Arc::new(template::TemplateHook),
             Arc::new(config::ConfigHook),
             Arc::new(modules::ModulesHook),
         ]

@@ -87,7 +87,7 @@ pub struct Variables<'a> {
 }
 
 impl<'a> Variables<'a> {
-    fn get(&self, reference: &str) -> Option<&'a str> {
+    pub(super) fn get(&self, reference: &str) -> Option<&'a str> {
         if let Some(value) = self.facts.get(reference) {
             return Some(value);
         }

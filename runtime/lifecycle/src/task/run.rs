@@ -16,6 +16,7 @@ use super::TaskScope;
 use super::handle::{Intent, LocalRecord, RunRecord, StartedRecord};
 use super::hooks::Preparation;
 use super::notes::{self, DriverNote};
+use super::templates::Templates;
 use ostler_model::ids::RunId;
 use ostler_model::limits::MIB;
 use ostler_model::ports::{
@@ -30,6 +31,7 @@ pub struct Run {
     pub id: RunId,
     driver: OnceLock<Arc<dyn Driver>>,
     context: OnceLock<Arc<TaskContext>>,
+    templates: OnceLock<Arc<Templates>>,
     /// Boxed, as the intent is: only the start needs them.
     config: Mutex<Option<Box<TaskConfig>>>,
     intent: Mutex<Option<Box<Intent>>>,
@@ -103,6 +105,7 @@ impl Run {
             id,
             driver: OnceLock::new(),
             context: OnceLock::new(),
+            templates: OnceLock::new(),
             config: Mutex::default(),
             intent: Mutex::default(),
             started: Mutex::default(),
@@ -127,7 +130,10 @@ impl Run {
         notes: queue::Sender<DriverNote>,
         preparation: Preparation,
     ) {
-        let Preparation { task_dir, alloc_dir, logs, reservation, .. } = preparation;
+        let Preparation { task_dir, alloc_dir, logs, reservation, templates, .. } = preparation;
+        if let Some(templates) = templates {
+            let _first_stays = self.templates.set(templates);
+        }
         let (allocation, task) = (&scope.allocation, &scope.task);
         let sink = |stream: Option<Arc<dyn ByteSink>>| stream.unwrap_or_else(|| Arc::new(Nowhere));
         let context = TaskContext {
@@ -219,6 +225,12 @@ impl Run {
     #[must_use]
     pub fn context(&self) -> Option<Arc<TaskContext>> {
         self.context.get().cloned()
+    }
+
+    /// The task's templates, where it has some and they are known.
+    #[must_use]
+    pub fn templates(&self) -> Option<&Arc<Templates>> {
+        self.templates.get()
     }
 
     /// Is the context made?

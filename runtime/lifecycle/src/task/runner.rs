@@ -36,6 +36,7 @@ use crate::queue;
 use crate::watch;
 use ostler_model::alloc::Allocation;
 use ostler_model::held_once::HeldOnce;
+use ostler_model::ids::RunId;
 use ostler_model::ports::{BoxFuture, PluginCallError};
 use ostler_model::task::{TaskState, TaskStatus};
 
@@ -69,6 +70,8 @@ struct Runner {
     closing: CancellationToken,
     /// What the handle reads the usage of.
     present: super::PresentRun,
+    /// The run whose templates are followed.
+    followed: Option<RunId>,
     /// What of the public state is known to be durable.
     lasting: Lasting,
 }
@@ -286,7 +289,12 @@ impl Runner {
                 TaskInput::ExitRead(exit)
             }
             Answer::Forgotten => TaskInput::Forgotten,
-            Answer::Recovered(recovery) => recovery.into(),
+            Answer::Recovered(recovery) => {
+                self.feed(recovery.into());
+                self.follow_templates();
+                return;
+            }
+            Answer::Templates(news) => return self.templates_changed(news),
             Answer::Cleared(true) => {
                 self.run = None;
                 TaskInput::Cleared

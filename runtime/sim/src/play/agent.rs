@@ -262,6 +262,7 @@ pub(crate) fn job(name: &str, act: &Act) -> Option<Job> {
         shutdown_delay: None,
         payload: None,
         artifacts: Vec::new(),
+        templates: Vec::new(),
     };
     let before = Task {
         name: TaskName::new(PREPARES).ok()?,

@@ -23,6 +23,22 @@ fn sample(schema: &'static Schema, field: &'static Field) -> Json {
             side.remove("Leader");
             json!([main, side])
         }
+        // Each has one text, and one way to tell the task.
+        ("a task", "Templates") => {
+            let Shape::Block { schema: template, .. } = field.shape else { panic!() };
+            let (mut inline, mut file) = (block(template, ""), block(template, ""));
+            inline.retain(|key, _| !["SourcePath", "ChangeSignal"].contains(&key.as_str()));
+            let of_inline = ["EmbeddedTmpl", "ChangeScript", "Envvars"];
+            file.retain(|key, _| !of_inline.contains(&key.as_str()));
+            inline.insert("ChangeMode".to_owned(), json!("script"));
+            file.insert("ChangeMode".to_owned(), json!("signal"));
+            json!([inline, file])
+        }
+        (_, "ChangeSignal") => json!("SIGUSR1"),
+        (_, "LeftDelim") => json!("[["),
+        (_, "Perms") => json!("0600"),
+        // Read, and without any meaning.
+        (_, "VaultGrace") => json!(0),
         ("a network", "Mode") => json!("host"),
         ("a network", "DynamicPorts") => json!([{"Label": "q", "To": 7}]),
         ("a service", "Provider") => json!("nomad"),

@@ -21,21 +21,12 @@ impl TaskHook for ConfigHook {
         preparation: &'a mut Preparation,
     ) -> BoxFuture<'a, Result<(), HookError>> {
         Box::pin(async move {
-            let (Some(driver), Some(task_dir)) = (&preparation.driver, &preparation.task_dir)
-            else {
-                return Err(HookError::setup("driver and task directory come before config"));
+            let Some(driver) = &preparation.driver else {
+                return Err(HookError::setup("the driver comes before config"));
             };
-            let isolation = driver.capabilities().fs_isolation;
-            let dirs = TaskDirs::new(isolation, &preparation.alloc_dir, &task_dir.path)
+            let mut env = environment(scope, preparation)?;
+            env.add(std::mem::take(&mut preparation.template_env))
                 .map_err(|e| HookError::setup(causes::chain(&e)))?;
-            let env = TaskEnv::build(&EnvInput {
-                alloc: &scope.allocation,
-                task: &scope.task,
-                node: &scope.node,
-                dirs: &dirs,
-                hook_env: &preparation.reservation.env,
-            })
-            .map_err(|e| HookError::setup(causes::chain(&e)))?;
             preparation.config = env
                 .interpolate_json(&scope.task.config)
                 .map_err(|e| HookError::setup(causes::chain(&e)))?;
@@ -53,6 +44,27 @@ impl TaskHook for ConfigHook {
             Ok(())
         })
     }
+}
+
+/// The environment of the task before that of its templates.
+pub(super) fn environment(
+    scope: &TaskScope,
+    preparation: &Preparation,
+) -> Result<TaskEnv, HookError> {
+    let (Some(driver), Some(task_dir)) = (&preparation.driver, &preparation.task_dir) else {
+        return Err(HookError::setup("driver and task directory come before config"));
+    };
+    let isolation = driver.capabilities().fs_isolation;
+    let dirs = TaskDirs::new(isolation, &preparation.alloc_dir, &task_dir.path)
+        .map_err(|e| HookError::setup(causes::chain(&e)))?;
+    TaskEnv::build(&EnvInput {
+        alloc: &scope.allocation,
+        task: &scope.task,
+        node: &scope.node,
+        dirs: &dirs,
+        hook_env: &preparation.reservation.env,
+    })
+    .map_err(|e| HookError::setup(causes::chain(&e)))
 }
 
 fn text(driver: &ostler_model::ids::PluginName, problems: &[Diagnostic]) -> String {

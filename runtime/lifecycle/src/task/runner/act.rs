@@ -7,8 +7,9 @@ use futures_util::FutureExt as _;
 use super::Runner;
 use super::answer::{Answer, Call};
 use crate::task::calls::{self, Run, StartError};
-use crate::task::machine::TaskEffect;
+use crate::task::machine::{TaskEffect, TaskInput};
 use crate::task::recovery::{self, Recovery};
+use crate::task::templates::follow::{self, TemplateNews, Then};
 use ostler_model::clock;
 use ostler_model::task::TaskStatus;
 
@@ -93,22 +94,28 @@ impl Runner {
         let Some(run) = self.run.clone() else { return };
         let scope = Arc::clone(&self.scope);
         match effect {
-            TaskEffect::Watch => self.call(Call::Watch, async move {
-                calls::watch(&scope, &run).await;
-                Answer::WorkloadEnded
-            }),
+            TaskEffect::Watch => {
+                self.call(Call::Watch, async move {
+                    calls::watch(&scope, &run).await;
+                    Answer::WorkloadEnded
+                });
+                self.follow_templates();
+            }
             TaskEffect::Stop(timeout) => self.call(Call::Stop, async move {
                 Answer::Stopped(calls::stop(&scope, &run, timeout).await)
             }),
             TaskEffect::Kill => self
                 .call(Call::Kill, async move { Answer::Killed(calls::kill(&scope, &run).await) }),
-            TaskEffect::ReadExit => self.call(Call::ReadExit, async move {
-                if calls::never_ran(&scope, &run) {
-                    return Answer::Recovered(Recovery::NeverRan);
-                }
-                let (exit, trouble) = calls::finish_run(&scope, &run).await;
-                Answer::ExitRead(exit, trouble)
-            }),
+            TaskEffect::ReadExit => {
+                self.abort(Call::Templates);
+                self.call(Call::ReadExit, async move {
+                    if calls::never_ran(&scope, &run) {
+                        return Answer::Recovered(Recovery::NeverRan);
+                    }
+                    let (exit, trouble) = calls::finish_run(&scope, &run).await;
+                    Answer::ExitRead(exit, trouble)
+                });
+            }
             TaskEffect::TellUndead if self.machine.killed_for_good() && calls::is_polled(&run) => {
                 let error = calls::give_up(&scope, &run);
                 self.call(Call::Tell, async move { Answer::GivenUp(error) });
@@ -119,6 +126,41 @@ impl Runner {
                 self.call(Call::Tell, async move { Answer::Undead(what) });
             }
             _ => {}
+        }
+    }
+
+    /// Follow the templates of the present run, unless they are.
+    pub(super) fn follow_templates(&mut self) {
+        let Some(run) = self.run.clone().filter(|run| self.followed.as_ref() != Some(&run.id))
+        else {
+            return;
+        };
+        let Some(templates) = run.templates().filter(|templates| templates.may_change()) else {
+            return;
+        };
+        self.followed = Some(run.id.clone());
+        let (scope, templates) = (Arc::clone(&self.scope), Arc::clone(templates));
+        self.call(Call::Templates, async move {
+            Answer::Templates(follow::follow(scope, run, templates).await.map(Box::new))
+        });
+    }
+
+    /// Templates read otherwise. What came too late for the run is the next one's.
+    pub(super) fn templates_changed(&mut self, news: Option<Box<TemplateNews>>) {
+        let Some(news) = news else { return };
+        for event in news.events {
+            self.feed(TaskInput::Note(event));
+        }
+        match news.then {
+            Then::Follow => {
+                self.followed = None;
+                self.follow_templates();
+            }
+            Then::Restart(reason) => self.feed(TaskInput::Restart { reason }),
+            Then::Fail(event) => {
+                let (event, reason) = (Some(event), "Template failed".to_owned());
+                self.feed(TaskInput::Kill { event, reason, skip_delay: true });
+            }
         }
     }
 

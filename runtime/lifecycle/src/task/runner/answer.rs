@@ -4,6 +4,7 @@ use super::save::Lasting;
 use crate::task::calls::{self, EndRequest, StartError};
 use crate::task::hooks::{HookError, Preparation};
 use crate::task::recovery::Recovery;
+use crate::task::templates::follow::TemplateNews;
 use ostler_model::task::ExitResult;
 
 /// What a call beside the owner ended with.
@@ -23,6 +24,8 @@ pub(super) enum Answer {
     /// Nobody can tell that it ends, for this reason.
     GivenUp(String),
     Ended,
+    /// Templates read otherwise; absent: none of them can.
+    Templates(Option<Box<TemplateNews>>),
     /// A signal was delivered or not, a command runs or not; the asker has its answer already.
     Told,
     /// What of the public state is durable now; absent when the write failed.
@@ -45,6 +48,7 @@ pub(super) enum Call {
     Signal,
     Exec,
     Tell,
+    Templates,
     Write,
 }
 
@@ -66,6 +70,7 @@ impl Call {
             Self::Clear => Answer::Cleared(false),
             Self::End => Answer::Ended,
             Self::Signal | Self::Exec | Self::Tell => Answer::Told,
+            Self::Templates => Answer::Templates(None),
             Self::Write => Answer::Written(None),
         }
     }

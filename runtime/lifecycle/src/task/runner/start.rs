@@ -130,6 +130,7 @@ fn start(
         refused: false,
         closing: CancellationToken::new(),
         present: Arc::clone(&present),
+        followed: None,
         lasting: known.unwrap_or_default(),
     });
     let gone_guard = GoneGuard { gone: gone.clone(), tick: Arc::clone(&runner.tick) };

@@ -1,0 +1,264 @@
+//! Files of a task that are made of templates.
+//!
+//! ```text
+//! before each run   [`Rendering`] ─► rendered in their order ─► written ─► lines of `env` files: environment
+//! while it runs     [`follow`]: what they used changed ─► quiet ─► rendered again ─► reads otherwise?
+//!                        ─► written ─► splay ─► signal, script, restart
+//! agent restarted   rendered in memory, at the time of the file: written only where it reads otherwise
+//! ```
+//! What a template names is looked for below the task's directory and the shared one and nowhere else
+//! ([`place`]), whatever links a task puts there ([`disk`]). Between two runs nothing is followed: the next
+//! one renders again.
+
+mod disk;
+mod env_file;
+pub mod follow;
+mod outside;
+mod place;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use ostler_model::held_once::HeldOnce;
+use ostler_model::ids::AllocId;
+use ostler_model::job::Task;
+use ostler_model::limits::TEMPLATE_BYTES_MAX;
+use ostler_model::template::{TaskTemplate, TemplateSource};
+use ostler_model::time::Timestamp;
+use ostler_template::{Delimiters, Dependency, Options, Rendered, Template};
+
+use xxhash_rust::xxh3::xxh3_128;
+
+use self::disk::Stamp;
+use self::outside::TaskOutside;
+use self::place::Sandbox;
+use super::env::{TaskDirs, TaskEnv};
+
+/// Why templates could not be rendered.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum RenderError {
+    /// The template, or what it asks for, is wrong.
+    #[error("template {0}")]
+    Template(String),
+    /// What it needs is not there yet.
+    #[error("template {name} waits for {what}")]
+    Missing {
+        /// Which.
+        name: String,
+        /// For what.
+        what: String,
+    },
+    /// The disk refuses.
+    #[error("template {name}: cannot {action} {path}: {error}")]
+    Disk {
+        /// Which.
+        name: String,
+        /// What failed.
+        action: &'static str,
+        /// Which path.
+        path: String,
+        /// Why.
+        error: String,
+        /// It is the node's trouble: a later try may work.
+        node: bool,
+    },
+}
+
+/// What rendering a task's templates needs. Made anew for each run.
+#[derive(Clone, Debug)]
+pub struct Rendering {
+    /// The task.
+    pub task: HeldOnce<Task>,
+    /// Directory of all allocations.
+    pub alloc_root: PathBuf,
+    /// The allocation.
+    pub alloc: AllocId,
+    /// What `env` answers and paths may refer to.
+    pub env: TaskEnv,
+    /// Directories as the task sees them.
+    pub dirs: TaskDirs,
+    /// The task sees nothing of its directory but `local`, `secrets` and `tmp`.
+    pub isolated: bool,
+}
+
+/// The templates of a run, and what is known of their files.
+#[derive(Debug)]
+pub struct Templates {
+    rendering: Rendering,
+    known: Mutex<Known>,
+}
+
+/// See [`Templates`].
+#[derive(Debug, Default)]
+struct Known {
+    /// By template; absent: made by an earlier agent, and not looked at yet.
+    files: BTreeMap<usize, Made>,
+    /// Files that templates read, as they were before.
+    stamps: BTreeMap<String, Option<Stamp>>,
+    /// The trouble that was told last.
+    told: Option<String>,
+}
+
+/// What a template was made into.
+#[derive(Debug)]
+struct Made {
+    /// Its hash. Absent: not known.
+    output: Option<u128>,
+    used: BTreeSet<Dependency>,
+    /// When it was rendered.
+    at: Timestamp,
+}
+
+impl Made {
+    fn of(rendered: Rendered, at: Timestamp) -> Self {
+        Self { output: Some(xxh3_128(&rendered.output)), used: rendered.used, at }
+    }
+
+    /// Of a template that could not be rendered in the time of this agent.
+    fn unknown(at: Timestamp) -> Self {
+        Self { output: None, used: BTreeSet::new(), at }
+    }
+}
+
+impl Templates {
+    /// Render and write them all, before a run. Blocks.
+    ///
+    /// # Errors
+    /// The first that cannot be; those before it are written.
+    pub fn render(
+        rendering: Rendering,
+        now: Timestamp,
+    ) -> Result<(Self, BTreeMap<String, String>), RenderError> {
+        let sandbox = rendering.sandbox()?;
+        let (mut known, mut vars) = (Known::default(), BTreeMap::new());
+        for (index, template) in rendering.task.templates.iter().enumerate() {
+            let name = rendering.name(template)?;
+            let rendered = rendering.one(&sandbox, template, &name, now, &mut known.stamps)?;
+            rendering.write(&sandbox, template, &name, &rendered.output, now)?;
+            if template.env {
+                let lines = env_file::read(&rendered.output)
+                    .map_err(|error| RenderError::Template(format!("{name}: {error}")))?;
+                vars.extend(lines);
+            }
+            known.files.insert(index, Made::of(rendered, now));
+        }
+        Ok((Self { rendering, known: Mutex::new(known) }, vars))
+    }
+
+    /// Those of a run that an earlier agent started: nothing is touched now.
+    #[must_use]
+    pub fn of_earlier_agent(rendering: Rendering) -> Self {
+        Self { rendering, known: Mutex::default() }
+    }
+
+    fn known(&self) -> MutexGuard<'_, Known> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Does any of them depend on something that may change, as far as that is known?
+    #[must_use]
+    pub fn may_change(&self) -> bool {
+        let known = self.known();
+        let looked_at = known.files.len() == self.rendering.task.templates.len();
+        !looked_at || !known.stamps.is_empty()
+    }
+}
+
+impl Rendering {
+    fn sandbox(&self) -> Result<Sandbox, RenderError> {
+        Sandbox::open(&self.alloc_root, self.alloc, &self.task.name, &self.dirs, self.isolated)
+            .map_err(|error| RenderError::Disk {
+                name: "of the task".to_owned(),
+                action: "open",
+                path: "its directories".to_owned(),
+                error: ostler_model::causes::chain(&error),
+                node: ostler_model::causes::is_of_the_node(&error),
+            })
+    }
+
+    /// What people call a template: its destination.
+    fn name(&self, template: &TaskTemplate) -> Result<String, RenderError> {
+        let wrong = |error| {
+            RenderError::Template(format!("{}: destination: {error}", template.destination))
+        };
+        self.env.interpolate(&template.destination).map_err(wrong)
+    }
+
+    /// The text of a template.
+    fn text(
+        &self,
+        sandbox: &Sandbox,
+        template: &TaskTemplate,
+    ) -> Result<(String, String), RenderError> {
+        let path = match &template.source {
+            TemplateSource::Data(text) => {
+                return Ok((self.name(template)?, text.clone()));
+            }
+            TemplateSource::File(path) => self.env.interpolate(path),
+        };
+        let destination = &template.destination;
+        let wrong =
+            |error: String| RenderError::Template(format!("{destination}: source: {error}"));
+        let path = path.map_err(|error| wrong(error.to_string()))?;
+        let text = sandbox.read(&path, TEMPLATE_BYTES_MAX as u64).map_err(wrong)?;
+        let text = String::from_utf8(text)
+            .map_err(|_| RenderError::Template(format!("{path} is no UTF-8")))?;
+        Ok((path, text))
+    }
+
+    /// Render one, and keep how the files that it reads were before.
+    fn one(
+        &self,
+        sandbox: &Sandbox,
+        template: &TaskTemplate,
+        name: &str,
+        now: Timestamp,
+        stamps: &mut BTreeMap<String, Option<Stamp>>,
+    ) -> Result<Rendered, RenderError> {
+        let (source, text) = self.text(sandbox, template)?;
+        let delimiters = Delimiters::new(&template.left_delimiter, &template.right_delimiter);
+        let options =
+            Options { error_on_missing_key: template.error_on_missing_key, ..Options::default() };
+        let outside = TaskOutside::new(sandbox, &self.env, now);
+        let rendered = Template::parse(&source, &text, &delimiters)
+            .and_then(|parsed| parsed.render(&outside, options));
+        // Also of one that failed: what it reads may come to be what it should.
+        for (path, stamp) in outside.into_stamps() {
+            stamps.entry(path).or_insert(stamp);
+        }
+        let rendered = rendered.map_err(|error| RenderError::Template(error.to_string()))?;
+        if !rendered.missing.is_empty() {
+            let missing: Vec<_> =
+                rendered.missing.iter().take(3).map(ToString::to_string).collect();
+            let (name, what) = (name.to_owned(), missing.join(", "));
+            return Err(RenderError::Missing { name, what });
+        }
+        Ok(rendered)
+    }
+
+    fn write(
+        &self,
+        sandbox: &Sandbox,
+        template: &TaskTemplate,
+        name: &str,
+        output: &[u8],
+        now: Timestamp,
+    ) -> Result<(), RenderError> {
+        let (dir, path) = sandbox
+            .place(name)
+            .map_err(|error| RenderError::Template(format!("{name}: destination: {error}")))?;
+        disk::write(dir, &path, output, &disk::Attributes::of(template, now)).map_err(|error| {
+            RenderError::Disk {
+                name: name.to_owned(),
+                action: "write",
+                path: path.display().to_string(),
+                node: ostler_model::causes::is_of_the_node(&error),
+                error: error.to_string(),
+            }
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,128 @@
+//! Files that are rendered, and those that templates read.
+//!
+//! A file is written beside its place and moved there, so that the task sees the old one or the new one
+//! and a link in its place is replaced, not followed. Directories on the way are opened below one that is
+//! held: a link that leads out is an error.
+
+use std::io::{self, Read as _, Write as _};
+use std::path::Path;
+use std::time::Duration;
+
+use cap_std::fs::{Dir, File, MetadataExt as _, OpenOptions, OpenOptionsExt as _};
+use rustix::fs::{Gid, Mode, Timespec, Timestamps, Uid};
+
+use ostler_model::template::TaskTemplate;
+use ostler_model::time::Timestamp;
+
+/// What a file is given besides its bytes.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Attributes {
+    mode: u32,
+    uid: Option<u32>,
+    gid: Option<u32>,
+    /// When it was rendered: a later agent renders it again as of then.
+    at: Timestamp,
+}
+
+impl Attributes {
+    pub(super) fn of(template: &TaskTemplate, at: Timestamp) -> Self {
+        Self { mode: template.mode, uid: template.uid, gid: template.gid, at }
+    }
+}
+
+/// What tells that a file is another one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Stamp {
+    size: u64,
+    inode: u64,
+    modified: (i64, i64),
+    changed: (i64, i64),
+}
+
+/// How a file is now; absent where there is none.
+pub(super) fn stamp(dir: &Dir, path: &Path) -> Option<Stamp> {
+    let found = dir.metadata(path).ok()?;
+    Some(Stamp {
+        size: found.len(),
+        inode: found.ino(),
+        modified: (found.mtime(), found.mtime_nsec()),
+        changed: (found.ctime(), found.ctime_nsec()),
+    })
+}
+
+fn open(dir: &Dir, path: &Path) -> io::Result<File> {
+    let mut options = OpenOptions::new();
+    // What is no file, such as a pipe of the task, must hold up nobody.
+    options.read(true).custom_flags(libc::O_NONBLOCK);
+    let file = dir.open_with(path, &options)?;
+    if file.metadata()?.is_file() { Ok(file) } else { Err(io::Error::other("it is no file")) }
+}
+
+/// A file, up to this size.
+pub(super) fn read(dir: &Dir, path: &Path, max: u64) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    open(dir, path)?.take(max.saturating_add(1)).read_to_end(&mut bytes)?;
+    if u64::try_from(bytes.len()).unwrap_or(u64::MAX) > max {
+        return Err(io::Error::other(format!("it has more than {max} bytes, the most allowed")));
+    }
+    Ok(bytes)
+}
+
+/// A rendered file and when it was rendered; absent where there is none, or none like that.
+pub(super) fn rendered(dir: &Dir, path: &Path, max: u64) -> Option<(Vec<u8>, Timestamp)> {
+    let found = open(dir, path).ok()?.metadata().ok()?;
+    let seconds = Duration::from_secs(u64::try_from(found.mtime()).ok()?);
+    let at = seconds + Duration::from_nanos(u64::try_from(found.mtime_nsec()).ok()?);
+    let at = Timestamp::from_nanos(u64::try_from(at.as_nanos()).ok()?);
+    Some((read(dir, path, max).ok()?, at))
+}
+
+/// Put a file in its place, whatever is there.
+pub(super) fn write(dir: &Dir, path: &Path, bytes: &[u8], what: &Attributes) -> io::Result<()> {
+    let name = path.file_name().ok_or_else(|| io::Error::other("it has no name"))?;
+    let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
+    let opened = match parent {
+        Some(parent) => {
+            dir.create_dir_all(parent)?;
+            dir.open_dir(parent)?
+        }
+        None => dir.try_clone()?,
+    };
+    let beside = format!(".{}.new", name.to_string_lossy());
+    match opened.remove_file(&beside) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        _ => {}
+    }
+    let mut options = OpenOptions::new();
+    options.write(true).create_new(true).mode(0o600);
+    let mut file = opened.open_with(&beside, &options)?;
+    let placed =
+        fill(&mut file, &opened, bytes, what).and_then(|()| opened.rename(&beside, &opened, name));
+    if placed.is_err() {
+        // Nothing half done stays.
+        let _gone = opened.remove_file(&beside);
+    }
+    placed
+}
+
+fn fill(file: &mut File, parent: &Dir, bytes: &[u8], what: &Attributes) -> io::Result<()> {
+    file.write_all(bytes)?;
+    let (own, around) = (file.metadata()?, parent.dir_metadata()?);
+    let (uid, gid) = (what.uid.unwrap_or(around.uid()), what.gid.unwrap_or(around.gid()));
+    if (uid, gid) != (own.uid(), own.gid()) {
+        let given = rustix::fs::fchown(&*file, Some(Uid::from_raw(uid)), Some(Gid::from_raw(gid)));
+        // Without the right to, the file is the agent's, as are all of its tasks.
+        if what.uid.or(what.gid).is_some() {
+            given?;
+        }
+    }
+    // After the owner: a change of that takes bits away.
+    rustix::fs::fchmod(&*file, Mode::from_raw_mode(what.mode))?;
+    let nanos = what.at.nanos();
+    let second = Timespec {
+        tv_sec: i64::try_from(nanos / 1_000_000_000).unwrap_or(0),
+        tv_nsec: i64::try_from(nanos % 1_000_000_000).unwrap_or(0),
+    };
+    rustix::fs::futimens(&*file, &Timestamps { last_access: second, last_modification: second })?;
+    Ok(())
+}

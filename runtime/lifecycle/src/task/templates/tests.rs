@@ -1,0 +1,251 @@
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    reason = "tests"
+)]
+
+use std::os::unix::fs::PermissionsExt as _;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::place::{Place, PlaceError, place};
+use super::*;
+use crate::alloc::dir::AllocDir;
+use crate::task::env::{EnvInput, NodeFacts};
+use ostler_model::job::JobKind;
+use ostler_model::ports::FsIsolation;
+use ostler_model::rng::Rng;
+use ostler_model::template::ChangeMode;
+use ostler_testing::fixtures;
+
+fn dirs() -> TaskDirs {
+    TaskDirs { alloc: "/alloc".into(), task: "/local".into(), secrets: "/secrets".into() }
+}
+
+#[test]
+fn a_path_leads_into_the_directories_of_the_task_and_nowhere_else() {
+    let task = |path: &str| Ok(Place::Task(path.into()));
+    let shared = |path: &str| Ok(Place::Shared(path.into()));
+    let outside = |path: &str| Err(PlaceError::Outside(path.to_owned()));
+    let host = TaskDirs { alloc: "/d/x/alloc".into(), task: "/d/x/web/local".into(), ..dirs() };
+    for (path, isolated, plain) in [
+        ("local/a.conf", task("local/a.conf"), task("local/a.conf")),
+        ("./local//b/../a", task("local/a"), task("local/a")),
+        ("secrets/a", task("secrets/a"), task("secrets/a")),
+        ("/local/a", task("local/a"), outside("/local/a")),
+        ("/secrets/a", task("secrets/a"), task("secrets/a")),
+        ("/tmp/a", task("tmp/a"), outside("/tmp/a")),
+        ("/alloc/data/a", shared("data/a"), outside("/alloc/data/a")),
+        ("../alloc/data/a", shared("data/a"), shared("data/a")),
+        ("alloc/data/a", shared("data/a"), task("alloc/data/a")),
+        ("/d/x/alloc/a", outside("/d/x/alloc/a"), shared("a")),
+        ("/d/x/web/local/../b", outside("/d/x/web/local/../b"), task("b")),
+        ("etc/a", Err(PlaceError::Unseen("etc/a".into())), task("etc/a")),
+        ("../other/local/a", outside("../other/local/a"), outside("../other/local/a")),
+        ("../../a", outside("../../a"), outside("../../a")),
+        ("/etc/passwd", outside("/etc/passwd"), outside("/etc/passwd")),
+        ("/alloc/../../etc/x", outside("/alloc/../../etc/x"), outside("/alloc/../../etc/x")),
+        ("local", Err(PlaceError::NoFile("local".into())), Err(PlaceError::NoFile("local".into()))),
+        ("", Err(PlaceError::NoFile("".into())), Err(PlaceError::NoFile("".into()))),
+    ] {
+        assert_eq!(place(path, &dirs(), "web", true), isolated, "{path:?} isolated");
+        assert_eq!(place(path, &host, "web", false), plain, "{path:?} not isolated");
+    }
+}
+
+fn template(data: &str, destination: &str) -> TaskTemplate {
+    TaskTemplate {
+        source: TemplateSource::Data(data.to_owned()),
+        destination: destination.to_owned(),
+        change: ChangeMode::Restart,
+        splay: Duration::ZERO,
+        mode: 0o644,
+        uid: None,
+        gid: None,
+        env: false,
+        left_delimiter: "{{".to_owned(),
+        right_delimiter: "}}".to_owned(),
+        error_on_missing_key: false,
+        wait: None,
+    }
+}
+
+/// A task with templates and its directories.
+struct Bench {
+    root: tempfile::TempDir,
+    rendering: Rendering,
+    dir: PathBuf,
+}
+
+impl Bench {
+    fn new(templates: Vec<TaskTemplate>) -> Self {
+        let task = Task { templates, ..fixtures::task("web").unwrap() };
+        let alloc = fixtures::allocation(JobKind::Batch, vec![task.clone()], &Rng::seeded(7));
+        let alloc = alloc.unwrap();
+        let root = tempfile::tempdir().unwrap();
+        let made = AllocDir::create(root.path(), alloc.id).unwrap();
+        let paths = made.create_task(&task.name).unwrap();
+        let dirs = TaskDirs::new(FsIsolation::None, &made.shared(), &paths.path).unwrap();
+        let node = Arc::new(NodeFacts {
+            attributes: [("kernel.name".to_owned(), "linux".to_owned())].into(),
+            ..NodeFacts::default()
+        });
+        let input =
+            EnvInput { alloc: &alloc, task: &task, node: &node, dirs: &dirs, hook_env: &[] };
+        let env = TaskEnv::build(&input).unwrap();
+        let rendering = Rendering {
+            task: task.into(),
+            alloc_root: root.path().to_owned(),
+            alloc: alloc.id,
+            env,
+            dirs,
+            isolated: false,
+        };
+        Self { root, rendering, dir: paths.path }
+    }
+
+    fn render(&self, at: u64) -> Result<(Templates, BTreeMap<String, String>), RenderError> {
+        Templates::render(self.rendering.clone(), Timestamp::from_nanos(at * 1_000_000_000))
+    }
+
+    fn text(&self, path: &str) -> String {
+        std::fs::read_to_string(self.dir.join(path)).unwrap()
+    }
+}
+
+#[test]
+fn templates_become_files_with_the_bits_that_were_asked_for_and_lines_of_the_environment() {
+    let bench = Bench::new(vec![
+        template("{{ env \"NOMAD_TASK_NAME\" }} {{ env \"attr.kernel.name\" }}", "local/deep/er/a"),
+        TaskTemplate { mode: 0o600, ..template("x", "${NOMAD_SECRETS_DIR}/key") },
+        TaskTemplate { env: true, ..template("PORT={{ add 1 2 }}\n", "local/env") },
+        template("{{ file \"local/deep/er/a\" }}!", "${NOMAD_ALLOC_DIR}/data/shared"),
+    ]);
+    let (templates, vars) = bench.render(5).unwrap();
+    assert_eq!(bench.text("local/deep/er/a"), "web linux");
+    assert_eq!(vars, BTreeMap::from([("PORT".to_owned(), "3".to_owned())]));
+    let mode = std::fs::metadata(bench.dir.join("secrets/key")).unwrap().permissions().mode();
+    assert_eq!(mode & 0o7777, 0o600);
+    assert_eq!(bench.text("../alloc/data/shared"), "web linux!", "in their order");
+    assert!(templates.may_change(), "one of them reads a file");
+    let left: Vec<_> = std::fs::read_dir(bench.dir.join("local")).unwrap().flatten().collect();
+    assert_eq!(left.len(), 2, "nothing half made: {left:?}");
+}
+
+#[test]
+fn a_link_is_replaced_and_none_leads_out() {
+    let bench = Bench::new(vec![template("new", "local/a"), template("in", "local/up/b")]);
+    let outside = bench.root.path().join("outside");
+    std::fs::create_dir(&outside).unwrap();
+    std::fs::write(outside.join("kept"), "kept").unwrap();
+    std::os::unix::fs::symlink(outside.join("kept"), bench.dir.join("local/a")).unwrap();
+    std::os::unix::fs::symlink(&outside, bench.dir.join("local/up")).unwrap();
+    let error = bench.render(1).unwrap_err();
+    assert!(matches!(error, RenderError::Disk { node: false, .. }), "{error}");
+    assert_eq!(bench.text("local/a"), "new");
+    assert_eq!(std::fs::read_to_string(outside.join("kept")).unwrap(), "kept");
+    assert!(!outside.join("b").exists());
+}
+
+#[test]
+fn what_cannot_be_rendered_is_said_with_template_line_and_column() {
+    for (template, said) in [
+        (template("a\n {{ parseInt \"x\" }}", "local/a"), "template local/a:2:5: parseInt: \"x\""),
+        (
+            template("{{ file \"local/gone\" }}", "local/a"),
+            "template local/a:1:4: file: local/gone",
+        ),
+        (
+            template("{{ file \"/etc/passwd\" }}", "local/a"),
+            "template local/a:1:4: file: \"/etc/passwd\" is outside",
+        ),
+        (
+            template("{{ nomadVar \"a\" }}", "local/a"),
+            "template local/a:1:4: nomadVar: this agent keeps no",
+        ),
+        (template("x", "/etc/a"), "template /etc/a: destination: \"/etc/a\" is outside"),
+        (template("x", "${NOPE}/a"), "template ${NOPE}/a: destination: unknown variables"),
+        (
+            TaskTemplate { env: true, ..template("A=1\nB", "local/a") },
+            "template local/a: line 2 of the environment",
+        ),
+        (
+            TaskTemplate {
+                source: TemplateSource::File("local/none".into()),
+                ..template("", "local/a")
+            },
+            "template local/a: source: local/none",
+        ),
+    ] {
+        let error = Bench::new(vec![template]).render(1).unwrap_err().to_string();
+        assert!(error.starts_with(said), "{error}\n{said}");
+    }
+}
+
+#[test]
+fn a_source_is_a_file_of_the_task() {
+    let source = TaskTemplate {
+        source: TemplateSource::File("${NOMAD_TASK_DIR}/a.tpl".into()),
+        left_delimiter: "[[".into(),
+        right_delimiter: "]]".into(),
+        ..template("", "local/a")
+    };
+    let bench = Bench::new(vec![source]);
+    std::fs::write(bench.dir.join("local/a.tpl"), "{{ [[ env \"NOMAD_TASK_NAME\" ]] }}").unwrap();
+    let (templates, _) = bench.render(1).unwrap();
+    assert_eq!(bench.text("local/a"), "{{ web }}");
+    assert!(!templates.may_change(), "nothing of it is followed");
+}
+
+#[test]
+fn a_run_of_an_earlier_agent_keeps_its_files_until_something_they_read_changed() {
+    let all = vec![
+        template("{{ timestamp \"unix\" }}", "local/time"),
+        template("{{ timestamp \"unix\" }} {{ file \"local/in\" }}", "local/both"),
+        template("{{ file \"local/in\" }}", "local/only"),
+    ];
+    let bench = Bench::new(all);
+    std::fs::write(bench.dir.join("local/in"), "one").unwrap();
+    bench.render(100).unwrap();
+    let earlier = Templates::of_earlier_agent(bench.rendering.clone());
+    assert!(earlier.may_change());
+    let round = earlier.again_at(200);
+    assert_eq!((round.len(), bench.text("local/both").as_str()), (0, "100 one"), "as it was");
+    assert_eq!(bench.text("local/time"), "100");
+    std::fs::write(bench.dir.join("local/in"), "two").unwrap();
+    let changed = Templates::of_earlier_agent(bench.rendering.clone()).again_at(300);
+    assert_eq!(changed, ["local/both", "local/only"]);
+    assert_eq!(bench.text("local/both"), "300 two");
+    assert_eq!(bench.text("local/time"), "100", "the time alone changes nothing");
+    assert!(earlier.files_changed());
+}
+
+#[test]
+fn a_template_that_cannot_be_rendered_again_leaves_its_file_and_says_so_once() {
+    let bench = Bench::new(vec![template("{{ file \"local/in\" }}", "local/out")]);
+    let input = bench.dir.join("local/in");
+    std::fs::write(&input, "one").unwrap();
+    let (templates, _) = bench.render(1).unwrap();
+    std::fs::remove_file(&input).unwrap();
+    assert!(templates.files_changed());
+    let round = templates.again(Timestamp::from_nanos(2_000_000_000));
+    assert!(round.trouble.unwrap().contains("local/in"), "it is said");
+    assert!(!templates.files_changed(), "not looked at again before there is something new");
+    assert_eq!(templates.again(Timestamp::from_nanos(3_000_000_000)).trouble, None, "once");
+    assert_eq!(bench.text("local/out"), "one");
+    std::fs::write(&input, "two").unwrap();
+    assert!(templates.files_changed());
+    assert_eq!(templates.again_at(4), ["local/out"]);
+    assert_eq!(bench.text("local/out"), "two");
+}
+
+impl Templates {
+    /// The destinations that were written again.
+    fn again_at(&self, seconds: u64) -> Vec<String> {
+        let round = self.again(Timestamp::from_nanos(seconds * 1_000_000_000));
+        assert_eq!(round.trouble, None);
+        round.changed.into_iter().map(|template| template.destination).collect()
+    }
+}

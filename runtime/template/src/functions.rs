@@ -1,0 +1,161 @@
+//! The functions of templates.
+//!
+//! | from | functions |
+//! |---|---|
+//! | Go | `and or not eq ne lt le gt ge index slice len print printf println html js urlquery` |
+//! | texts | `join split trimSpace trim trimPrefix trimSuffix toLower toUpper toTitle replaceAll regexMatch regexReplaceAll indent contains containsAll containsAny containsNone containsNotAll in` |
+//! | codes | `base64Encode base64Decode base64URLEncode base64URLDecode sha256Hex toJSON toJSONPretty toUnescapedJSON toUnescapedJSONPretty toYAML toTOML parseJSON parseYAML parseBool parseInt parseUint parseFloat` |
+//! | numbers | `add subtract multiply divide modulo minimum maximum loop` |
+//! | maps | `explode explodeMap byTag scratch executeTemplate` |
+//! | outside | `env envOrDefault mustEnv timestamp file nomadService nomadServices nomadVar nomadVarExists nomadVarList nomadVarListSafe` |
+//!
+//! What needs Consul or Vault, what runs programs and what writes files is known by name and refused with
+//! the reason when a template is read.
+
+mod builtin;
+mod math;
+mod outside;
+mod parsed;
+mod texts;
+mod told;
+mod yaml_read;
+
+use std::collections::BTreeMap;
+use std::sync::LazyLock;
+
+use crate::error::TemplateProblem;
+use crate::eval::Run;
+use crate::value::Value;
+
+/// How a function is called.
+pub(crate) type Call = fn(&mut Run<'_>, &[Value]) -> Result<Value, TemplateProblem>;
+
+/// A function.
+pub(crate) struct Function {
+    /// Fewest arguments.
+    pub(crate) least: usize,
+    /// Most arguments; `None`: any number.
+    pub(crate) most: Option<usize>,
+    pub(crate) call: Call,
+}
+
+impl Function {
+    pub(crate) fn wrong_count(&self, count: usize) -> String {
+        let wants = match (self.least, self.most) {
+            (least, Some(most)) if least == most => format!("{least}"),
+            (least, Some(most)) => format!("{least} to {most}"),
+            (least, None) => format!("at least {least}"),
+        };
+        format!("takes {wants} arguments, not {count}")
+    }
+}
+
+/// What is known of a name.
+pub(crate) enum Known {
+    /// It can be called.
+    Here(&'static Function),
+    /// The language has it, and a node does not answer it.
+    Refused(&'static str),
+}
+
+const CONSUL: &str = "it asks Consul, which Ostler does not talk to; put what it answers into a file or the environment";
+const VAULT: &str = "it asks Vault, which Ostler does not talk to; put what it answers into a file";
+const RUNS: &str = "it runs a program on the node";
+const WRITES: &str = "it writes a file; use another template block";
+
+/// Those that are refused, with the reason.
+const REFUSED: &[(&str, &str)] = &[
+    ("byKey", CONSUL),
+    ("byMeta", CONSUL),
+    ("caLeaf", CONSUL),
+    ("caRoots", CONSUL),
+    ("connect", CONSUL),
+    ("datacenters", CONSUL),
+    ("key", CONSUL),
+    ("keyExists", CONSUL),
+    ("keyExistsGet", CONSUL),
+    ("keyOrDefault", CONSUL),
+    ("ls", CONSUL),
+    ("node", CONSUL),
+    ("nodes", CONSUL),
+    ("partitions", CONSUL),
+    ("peerings", CONSUL),
+    ("pkiCert", VAULT),
+    ("plugin", RUNS),
+    ("safeLs", CONSUL),
+    ("safeTree", CONSUL),
+    ("secret", VAULT),
+    ("secrets", VAULT),
+    ("service", CONSUL),
+    ("services", CONSUL),
+    ("sockaddr", "it reads the addresses of the node; use env \"attr.unique.network.ip-address\""),
+    ("tree", CONSUL),
+    ("writeToFile", WRITES),
+];
+
+static HERE: LazyLock<BTreeMap<&'static str, Function>> = LazyLock::new(|| {
+    let lists = [builtin::ALL, math::ALL, outside::ALL, parsed::ALL, texts::ALL, told::ALL];
+    let all = lists.into_iter().flatten();
+    all.map(|(name, least, most, call)| {
+        (*name, Function { least: *least, most: *most, call: *call })
+    })
+    .collect()
+});
+
+/// A row of a table of functions: name, fewest and most arguments, how it is called.
+pub(crate) type Row = (&'static str, usize, Option<usize>, Call);
+
+/// What is known of a name; `None`: nothing.
+#[must_use]
+pub(crate) fn known(name: &str) -> Option<Known> {
+    if let Some(function) = HERE.get(name) {
+        return Some(Known::Here(function));
+    }
+    let refused = REFUSED.iter().find(|(refused, _)| *refused == name);
+    refused.map(|(_, reason)| Known::Refused(reason))
+}
+
+/// The names of all that can be called, in order.
+pub fn names() -> impl Iterator<Item = &'static str> {
+    HERE.keys().copied()
+}
+
+/// The names of all that are refused, in order.
+pub fn refused() -> impl Iterator<Item = (&'static str, &'static str)> {
+    REFUSED.iter().copied()
+}
+
+/// An argument, or nothing.
+pub(crate) fn argument(arguments: &[Value], index: usize) -> &Value {
+    arguments.get(index).unwrap_or(&Value::Nothing)
+}
+
+/// An argument that is a text.
+pub(crate) fn text(arguments: &[Value], index: usize) -> Result<&[u8], TemplateProblem> {
+    match argument(arguments, index) {
+        Value::Text(text) => Ok(text),
+        other => {
+            let (place, what) = (index + 1, other.what());
+            Err(TemplateProblem::Value(format!("argument {place} is {what}, not a string")))
+        }
+    }
+}
+
+/// An argument that is a text of characters.
+pub(crate) fn string(arguments: &[Value], index: usize) -> Result<&str, TemplateProblem> {
+    let text = text(arguments, index)?;
+    let wrong = |_| TemplateProblem::Value(format!("argument {} is no UTF-8", index + 1));
+    std::str::from_utf8(text).map_err(wrong)
+}
+
+/// An argument that is a whole number.
+pub(crate) fn whole(arguments: &[Value], index: usize) -> Result<i64, TemplateProblem> {
+    let wrong = |what: &str| {
+        TemplateProblem::Value(format!("argument {} is {what}, not a whole number", index + 1))
+    };
+    match argument(arguments, index) {
+        Value::Int(number) => Ok(*number),
+        Value::Uint(number) => i64::try_from(*number).map_err(|_| wrong("too large a number")),
+        other => Err(wrong(other.what())),
+    }
+}

@@ -1,0 +1,103 @@
+//! What comes from the world around the template, and what it keeps itself.
+
+use std::collections::BTreeMap;
+
+use super::{Row, argument, string, text, whole};
+use crate::error::TemplateProblem;
+use crate::eval::Run;
+use crate::outside::Dependency;
+use crate::value::{Value, lossy};
+
+pub(super) const ALL: &[Row] = &[
+    ("env", 1, Some(1), |run, a| {
+        Ok(Value::text(run.outside().variable(string(a, 0)?).unwrap_or_default()))
+    }),
+    ("envOrDefault", 2, Some(2), |run, a| {
+        let value = run.outside().variable(string(a, 0)?).filter(|value| !value.is_empty());
+        value.map_or_else(|| Ok(Value::text(text(a, 1)?)), |value| Ok(Value::text(value)))
+    }),
+    ("mustEnv", 1, Some(1), |run, a| {
+        let name = string(a, 0)?;
+        let value = run.outside().variable(name);
+        let lacks = || TemplateProblem::Value(format!("the task has no variable {name}"));
+        value.map(Value::text).ok_or_else(lacks)
+    }),
+    ("timestamp", 0, Some(1), timestamp),
+    ("file", 1, Some(1), file),
+    ("nomadService", 1, Some(3), service),
+    ("nomadServices", 0, Some(0), |run, _| asked(run, Dependency::Services, empty_list)),
+    ("nomadVar", 1, Some(1), |run, a| {
+        let path = string(a, 0)?.to_owned();
+        asked(run, Dependency::Variable { path, required: true }, || Value::map(BTreeMap::new()))
+    }),
+    ("nomadVarExists", 1, Some(1), |run, a| {
+        let path = string(a, 0)?.to_owned();
+        let found = run.ask(Dependency::Variable { path, required: false })?;
+        Ok(Value::Bool(found.is_some_and(|value| !value.is_nothing())))
+    }),
+    ("nomadVarList", 0, Some(1), variables),
+    ("nomadVarListSafe", 0, Some(1), variables),
+    ("scratch", 0, Some(0), |_, _| Ok(Value::Scratch)),
+    ("executeTemplate", 1, Some(2), |run, a| {
+        let made = run.execute(string(a, 0)?, argument(a, 1).clone())?;
+        Ok(Value::text(made))
+    }),
+];
+
+fn empty_list() -> Result<Value, TemplateProblem> {
+    Value::list(Vec::new())
+}
+
+/// What is asked for, or what stands for it while it is not there.
+fn asked(
+    run: &mut Run<'_>,
+    what: Dependency,
+    otherwise: fn() -> Result<Value, TemplateProblem>,
+) -> Result<Value, TemplateProblem> {
+    match run.ask(what)? {
+        Some(value) => Ok(value),
+        None => otherwise(),
+    }
+}
+
+fn timestamp(run: &mut Run<'_>, arguments: &[Value]) -> Result<Value, TemplateProblem> {
+    let now = run.outside().now();
+    let layout = match arguments {
+        [] => "2006-01-02T15:04:05Z07:00",
+        _ => string(arguments, 0)?,
+    };
+    if layout == "unix" {
+        return Ok(Value::text((now.nanos() / 1_000_000_000).to_string()));
+    }
+    Ok(Value::text(crate::values::time::formatted(now, layout)))
+}
+
+fn file(run: &mut Run<'_>, arguments: &[Value]) -> Result<Value, TemplateProblem> {
+    let path = string(arguments, 0)?.trim().to_owned();
+    if path.is_empty() {
+        return Ok(Value::text(""));
+    }
+    asked(run, Dependency::File(path), || Ok(Value::text("")))
+}
+
+/// `nomadService "name"`, or so many of its instances, chosen by a key: `nomadService 2 "key" "name"`.
+fn service(run: &mut Run<'_>, arguments: &[Value]) -> Result<Value, TemplateProblem> {
+    let what = match arguments {
+        [_] => Dependency::Service { name: string(arguments, 0)?.to_owned(), choose: None },
+        [_, _, _] => {
+            let count = u64::try_from(whole(arguments, 0)?);
+            let count =
+                count.map_err(|_| TemplateProblem::value("the number of instances is negative"))?;
+            let key = lossy(text(arguments, 1)?).into_owned();
+            let name = string(arguments, 2)?.to_owned();
+            Dependency::Service { name, choose: Some((count, key)) }
+        }
+        _ => return Err(TemplateProblem::value("takes the name, or a number, a key and the name")),
+    };
+    asked(run, what, empty_list)
+}
+
+fn variables(run: &mut Run<'_>, arguments: &[Value]) -> Result<Value, TemplateProblem> {
+    let prefix = if arguments.is_empty() { "" } else { string(arguments, 0)? };
+    asked(run, Dependency::Variables(prefix.to_owned()), empty_list)
+}

@@ -1,0 +1,94 @@
+//! Texts to values.
+
+use std::collections::BTreeMap;
+
+use super::{Row, string, text, yaml_read};
+use crate::error::TemplateProblem;
+use crate::eval::Run;
+use crate::value::{Value, lossy};
+
+pub(super) const ALL: &[Row] = &[
+    ("parseBool", 1, Some(1), parse_bool),
+    ("parseInt", 1, Some(1), |_, a| {
+        number(
+            string(a, 0)?,
+            "whole number",
+            |text| text.parse().ok().map(Value::Int),
+            Value::Int(0),
+        )
+    }),
+    ("parseUint", 1, Some(1), |_, a| {
+        let read = |text: &str| text.parse().ok().filter(|_| !text.starts_with('+'));
+        number(
+            string(a, 0)?,
+            "whole number without a sign",
+            |text| read(text).map(Value::Uint),
+            Value::Uint(0),
+        )
+    }),
+    ("parseFloat", 1, Some(1), |_, a| {
+        let read = |text: &str| text.parse().ok().map(Value::Float);
+        number(string(a, 0)?, "number", read, Value::Float(0.0))
+    }),
+    ("parseJSON", 1, Some(1), parse_json),
+    ("parseYAML", 1, Some(1), |run, a| {
+        let text = string(a, 0)?;
+        if text.is_empty() {
+            return Value::map(BTreeMap::new());
+        }
+        run.made(text.len().saturating_mul(PARSED_PER_BYTE))?;
+        yaml_read::read(text)
+    }),
+];
+
+/// Bytes that a byte of JSON or YAML may become.
+const PARSED_PER_BYTE: usize = 16;
+
+fn number(
+    text: &str,
+    what: &str,
+    read: impl Fn(&str) -> Option<Value>,
+    empty: Value,
+) -> Result<Value, TemplateProblem> {
+    if text.is_empty() {
+        return Ok(empty);
+    }
+    read(text).ok_or_else(|| TemplateProblem::Value(format!("{text:?} is no {what}")))
+}
+
+fn parse_bool(_run: &mut Run<'_>, arguments: &[Value]) -> Result<Value, TemplateProblem> {
+    match lossy(text(arguments, 0)?).as_ref() {
+        "1" | "t" | "T" | "true" | "TRUE" | "True" => Ok(Value::Bool(true)),
+        "" | "0" | "f" | "F" | "false" | "FALSE" | "False" => Ok(Value::Bool(false)),
+        other => Err(TemplateProblem::Value(format!("{other:?} is no bool; write true or false"))),
+    }
+}
+
+fn parse_json(run: &mut Run<'_>, arguments: &[Value]) -> Result<Value, TemplateProblem> {
+    let text = text(arguments, 0)?;
+    if text.is_empty() {
+        return Value::map(BTreeMap::new());
+    }
+    run.made(text.len().saturating_mul(PARSED_PER_BYTE))?;
+    let wrong = |error| TemplateProblem::Value(format!("the text is no JSON: {error}"));
+    let json: serde_json::Value = serde_json::from_slice(text).map_err(wrong)?;
+    of_json(&json)
+}
+
+/// No deeper than the reader of JSON goes.
+fn of_json(json: &serde_json::Value) -> Result<Value, TemplateProblem> {
+    use serde_json::Value as Json;
+    Ok(match json {
+        Json::Null => Value::Null,
+        Json::Bool(value) => Value::Bool(*value),
+        Json::Number(number) => Value::Float(number.as_f64().unwrap_or_default()),
+        Json::String(text) => Value::text(text),
+        Json::Array(items) => {
+            Value::list(items.iter().map(of_json).collect::<Result<_, TemplateProblem>>()?)?
+        }
+        Json::Object(entries) => {
+            let entries = entries.iter().map(|(key, value)| Ok((key.clone(), of_json(value)?)));
+            Value::map(entries.collect::<Result<_, TemplateProblem>>()?)?
+        }
+    })
+}

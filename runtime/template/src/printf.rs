@@ -1,0 +1,317 @@
+//! `printf` as in Go: `%[flags][width][.precision]verb`, with `*` and `%[n]`.
+//!
+//! What does not fit is said in the text (`%!d(string=x)`), as Go does: it is no error.
+
+use crate::error::TemplateProblem;
+use crate::sink::Sink;
+use crate::value::{Value, lossy};
+use crate::{number, print};
+
+/// Widest field and longest fraction: Go's own bound is a million.
+const WIDTH_MAX: usize = 10_000;
+
+#[derive(Clone, Copy, Default)]
+struct Spec {
+    plus: bool,
+    minus: bool,
+    sharp: bool,
+    space: bool,
+    zero: bool,
+    width: Option<usize>,
+    precision: Option<usize>,
+}
+
+struct Format<'a> {
+    rest: std::iter::Peekable<std::str::Chars<'a>>,
+    arguments: &'a [Value],
+    next: usize,
+    reordered: bool,
+}
+
+/// Write `arguments` as `format` says.
+pub(crate) fn printf(
+    format: &str,
+    arguments: &[Value],
+    out: &mut Sink,
+) -> Result<(), TemplateProblem> {
+    let rest = format.chars().peekable();
+    let mut format = Format { rest, arguments, next: 0, reordered: false };
+    let mut plain = String::new();
+    while let Some(c) = format.rest.next() {
+        if c != '%' {
+            plain.push(c);
+            continue;
+        }
+        out.push(&plain)?;
+        plain.clear();
+        format.directive(out)?;
+    }
+    out.push(&plain)?;
+    if !format.reordered && format.next < arguments.len() {
+        out.push("%!(EXTRA ")?;
+        for (index, extra) in arguments.iter().skip(format.next).enumerate() {
+            if index > 0 {
+                out.push(", ")?;
+            }
+            typed(extra, out)?;
+        }
+        out.push(")")?;
+    }
+    Ok(())
+}
+
+/// `int=1`, or `<nil>`.
+fn typed(value: &Value, out: &mut Sink) -> Result<(), TemplateProblem> {
+    out.push(value.type_name())?;
+    if value.is_nothing() {
+        return Ok(());
+    }
+    out.push("=")?;
+    print::plain(value, out)
+}
+
+impl Format<'_> {
+    fn directive(&mut self, out: &mut Sink) -> Result<(), TemplateProblem> {
+        let mut spec = Spec::default();
+        while let Some(flag) = self.rest.peek() {
+            match flag {
+                '+' => spec.plus = true,
+                '-' => spec.minus = true,
+                '#' => spec.sharp = true,
+                ' ' => spec.space = true,
+                '0' => spec.zero = true,
+                _ => break,
+            }
+            self.rest.next();
+        }
+        // No zeros behind a value.
+        spec.zero &= !spec.minus;
+        self.index();
+        spec.width = self.count();
+        if self.rest.peek() == Some(&'.') {
+            self.rest.next();
+            self.index();
+            spec.precision = Some(self.count().unwrap_or(0));
+        }
+        self.index();
+        let Some(verb) = self.rest.next() else { return out.push("%!(NOVERB)") };
+        if verb == '%' {
+            return out.push("%");
+        }
+        let Some(value) = self.arguments.get(self.next) else {
+            return out.push(format!("%!{verb}(MISSING)"));
+        };
+        self.next += 1;
+        spec.write(verb, value, out)
+    }
+
+    /// `[2]`: the argument that comes next.
+    fn index(&mut self) {
+        let mut ahead = self.rest.clone();
+        if ahead.next() != Some('[') {
+            return;
+        }
+        let digits: String = ahead.by_ref().take_while(|c| *c != ']').take(6).collect();
+        if let Some(index) = digits.parse::<usize>().ok().and_then(|index| index.checked_sub(1)) {
+            self.next = index;
+            self.reordered = true;
+            self.rest = ahead;
+        }
+    }
+
+    /// Digits, or `*` and an argument.
+    fn count(&mut self) -> Option<usize> {
+        if self.rest.peek() == Some(&'*') {
+            self.rest.next();
+            let value = self.arguments.get(self.next);
+            self.next += 1;
+            return match value {
+                Some(Value::Int(count)) => usize::try_from(*count).ok().map(|c| c.min(WIDTH_MAX)),
+                _ => None,
+            };
+        }
+        let mut count = None;
+        while let Some(digit) = self.rest.peek().and_then(|c| c.to_digit(10)) {
+            self.rest.next();
+            let digit = usize::try_from(digit).unwrap_or(0);
+            count = Some((count.unwrap_or(0_usize) * 10 + digit).min(WIDTH_MAX));
+        }
+        count
+    }
+}
+
+impl Spec {
+    fn write(self, verb: char, value: &Value, out: &mut Sink) -> Result<(), TemplateProblem> {
+        if verb == 'T' {
+            return self.pad(value.type_name(), out);
+        }
+        match value {
+            Value::List(list) if verb != 'v' || self.sharp || self.precision.is_some() => {
+                out.push("[")?;
+                for (index, item) in list.items().iter().enumerate() {
+                    if index > 0 {
+                        out.push(" ")?;
+                    }
+                    self.write(verb, item, out)?;
+                }
+                out.push("]")
+            }
+            Value::Map(_) | Value::List(_) if matches!(verb, 'v' | 's') => {
+                let mut made = Sink::made(out.left());
+                print::plain(value, &mut made)?;
+                self.pad(&lossy(&made.into_bytes()), out)
+            }
+            _ => match self.scalar(verb, value) {
+                Some(text) => out.push(text),
+                None => {
+                    out.push(format!("%!{verb}("))?;
+                    typed(value, out)?;
+                    out.push(")")
+                }
+            },
+        }
+    }
+
+    /// `None`: the verb is not for such a value.
+    fn scalar(self, verb: char, value: &Value) -> Option<Vec<u8>> {
+        let text = match value {
+            Value::Text(text) => return self.text(verb, text),
+            Value::Bool(value) if matches!(verb, 't' | 'v') => {
+                self.padded(&value.to_string(), false)
+            }
+            Value::Int(number) => self.whole(verb, i128::from(*number))?,
+            Value::Uint(number) => self.whole(verb, i128::from(*number))?,
+            Value::Float(number) => self.fraction(verb, *number)?,
+            Value::Nothing | Value::Null if verb == 'v' => self.padded("<nil>", false),
+            _ => return None,
+        };
+        Some(text.into_bytes())
+    }
+
+    fn text(self, verb: char, text: &[u8]) -> Option<Vec<u8>> {
+        let cut = match self.precision {
+            Some(count) if !matches!(verb, 'x' | 'X') => {
+                lossy(text).chars().take(count).collect::<String>().into_bytes()
+            }
+            _ => text.to_vec(),
+        };
+        let made = match verb {
+            'v' if self.sharp => quoted(&lossy(&cut), '"', false).into_bytes(),
+            's' | 'v' => cut,
+            'q' if self.sharp && !cut.contains(&b'`') => [b"`", cut.as_slice(), b"`"].concat(),
+            'q' => quoted(&lossy(&cut), '"', self.plus).into_bytes(),
+            'x' | 'X' => self.hex(verb, &cut).into_bytes(),
+            _ => return None,
+        };
+        let short = self.width.is_some_and(|width| lossy(&made).chars().count() < width);
+        Some(if short { self.padded(&lossy(&made), self.zero).into_bytes() } else { made })
+    }
+
+    fn hex(self, verb: char, bytes: &[u8]) -> String {
+        let bytes = bytes.get(..self.precision.unwrap_or(bytes.len()).min(bytes.len()));
+        let each = bytes.unwrap_or_default().iter().map(|byte| match verb {
+            'x' => format!("{byte:02x}"),
+            _ => format!("{byte:02X}"),
+        });
+        each.collect::<Vec<_>>().join(if self.space { " " } else { "" })
+    }
+
+    fn whole(self, verb: char, number: i128) -> Option<String> {
+        let size = number.unsigned_abs();
+        let character =
+            || u32::try_from(number).ok().and_then(char::from_u32).unwrap_or('\u{fffd}');
+        let (prefix, digits) = match verb {
+            'd' | 'v' => ("", size.to_string()),
+            'b' => (if self.sharp { "0b" } else { "" }, format!("{size:b}")),
+            'o' => (if self.sharp { "0" } else { "" }, format!("{size:o}")),
+            'O' => ("0o", format!("{size:o}")),
+            'x' => (if self.sharp { "0x" } else { "" }, format!("{size:x}")),
+            'X' => (if self.sharp { "0X" } else { "" }, format!("{size:X}")),
+            'c' => return Some(self.padded(&character().to_string(), self.zero)),
+            'q' => {
+                return Some(
+                    self.padded(&quoted(&character().to_string(), '\'', self.plus), self.zero),
+                );
+            }
+            'U' => return Some(self.padded(&format!("U+{size:04X}"), false)),
+            _ => return None,
+        };
+        let zeros = match self.precision {
+            Some(digits_least) => digits_least,
+            None if self.zero => {
+                let sign = usize::from(number < 0 || self.plus || self.space);
+                self.width.unwrap_or(0).saturating_sub(sign)
+            }
+            None => 0,
+        };
+        let digits = format!("{digits:0>zeros$}");
+        let signed = format!("{}{prefix}{digits}", self.sign(number < 0));
+        Some(self.padded(&signed, false))
+    }
+
+    fn sign(self, negative: bool) -> &'static str {
+        match (negative, self.plus, self.space) {
+            (true, _, _) => "-",
+            (_, true, _) => "+",
+            (_, _, true) => " ",
+            _ => "",
+        }
+    }
+
+    fn fraction(self, verb: char, value: f64) -> Option<String> {
+        let size = value.abs();
+        let digits = match verb {
+            'v' | 'g' => number::general(size, self.precision),
+            'G' => number::general(size, self.precision).to_uppercase(),
+            'f' | 'F' => number::fixed(size, self.precision.unwrap_or(6)),
+            'e' => number::exponential(size, self.precision.unwrap_or(6), 'e'),
+            'E' => number::exponential(size, self.precision.unwrap_or(6), 'E'),
+            _ => return None,
+        };
+        let sign = self.sign(value.is_sign_negative());
+        if self.zero && value.is_finite() {
+            let zeros = self.width.unwrap_or(0).saturating_sub(sign.len());
+            return Some(format!("{sign}{digits:0>zeros$}"));
+        }
+        Some(self.padded(&format!("{sign}{digits}"), false))
+    }
+
+    fn pad(self, text: &str, out: &mut Sink) -> Result<(), TemplateProblem> {
+        out.push(self.padded(text, self.zero))
+    }
+
+    fn padded(self, text: &str, zero: bool) -> String {
+        let width = self.width.unwrap_or(0);
+        match (self.minus, zero) {
+            (true, _) => format!("{text:<width$}"),
+            (false, true) => format!("{text:0>width$}"),
+            (false, false) => format!("{text:>width$}"),
+        }
+    }
+}
+
+/// A text as it stands in Go's source.
+fn quoted(text: &str, quote: char, ascii: bool) -> String {
+    let mut made = String::from(quote);
+    for c in text.chars() {
+        match c {
+            '\x07' => made.push_str("\\a"),
+            '\x08' => made.push_str("\\b"),
+            '\x0c' => made.push_str("\\f"),
+            '\n' => made.push_str("\\n"),
+            '\r' => made.push_str("\\r"),
+            '\t' => made.push_str("\\t"),
+            '\x0b' => made.push_str("\\v"),
+            '\\' => made.push_str("\\\\"),
+            c if c == quote => made.extend(['\\', c]),
+            c if u32::from(c) < 0x20 || c == '\x7f' => {
+                made.push_str(&format!("\\x{:02x}", u32::from(c)));
+            }
+            c if c.is_ascii() || !(ascii || c.is_control()) => made.push(c),
+            c if u32::from(c) > 0xffff => made.push_str(&format!("\\U{:08x}", u32::from(c))),
+            c => made.push_str(&format!("\\u{:04x}", u32::from(c))),
+        }
+    }
+    made.push(quote);
+    made
+}

@@ -1,0 +1,7 @@
+//! Values in the languages of other programs.
+
+pub(crate) mod json;
+pub(crate) mod time;
+pub(crate) mod toml;
+pub(crate) mod yaml;
+pub(crate) mod yaml_words;
