@@ -12,6 +12,7 @@ mod bad;
 mod good;
 mod health;
 mod hostile;
+mod rollout;
 mod services;
 mod warnings;
 
