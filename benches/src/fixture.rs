@@ -231,6 +231,7 @@ fn allocation(number: u64) -> Allocation {
         job_version: 0,
         previous: None,
         deployment: None,
+        reschedules: Vec::new(),
         desired_description: String::new(),
     }
 }
@@ -262,6 +263,8 @@ fn job(number: u64) -> Job {
             health: None,
             services: Vec::new(),
             max_run_duration: None,
+            update: None,
+            reschedule: ostler_model::rollout::ReschedulePolicy::NEVER,
             stop_after_disconnect: None,
         }],
         source_dir: Some(PathBuf::from("/srv/jobs/storefront")),

@@ -7,14 +7,15 @@ use tokio::sync::watch;
 
 use super::views::Readiness;
 use super::{
-    AgentHandle, AllocError, AllocRef, AllocView, Collected, JobView, Plan, RegisterOptions,
-    Registered, RestartScope, Stage, StopOptions, Stopped, SubmitError,
+    AgentHandle, AllocError, AllocRef, AllocView, Collected, Deployed, DeploymentAsk, JobView,
+    Plan, RegisterOptions, Registered, RestartScope, Stage, StopOptions, Stopped, SubmitError,
 };
 use ostler_jobsdir::{JobsDir, JobsDirReport};
 use ostler_model::alloc::Allocation;
 use ostler_model::ids::{AllocId, JobId, TaskName};
 use ostler_model::job::Job;
-use ostler_model::saved::JobOrigin;
+use ostler_model::rollout::Deployment;
+use ostler_model::saved::{JobOrigin, JobRecord};
 use ostler_model::session::{ExecCommand, ExecSession};
 use ostler_model::signal::full_name;
 
@@ -83,6 +84,71 @@ impl AgentHandle {
         self.takes_jobs()?;
         self.check_all(&job)?;
         self.0.control.register(Arc::new(job), options).await
+    }
+
+    /// Go back to an earlier version of a job; see [`ostler_control::ControlHandle::revert`].
+    ///
+    /// # Errors
+    /// As there.
+    pub async fn revert(
+        &self,
+        id: &JobId,
+        version: u64,
+        enforce: Option<u64>,
+    ) -> Result<Registered, SubmitError> {
+        self.takes_jobs()?;
+        self.0.control.revert(id, version, enforce).await
+    }
+
+    /// Say whether a version of a job is stable. The index of the change.
+    ///
+    /// # Errors
+    /// When there is no such job or version, or it cannot be made durable.
+    pub async fn set_stable(
+        &self,
+        id: &JobId,
+        version: u64,
+        stable: bool,
+    ) -> Result<u64, SubmitError> {
+        self.takes_jobs()?;
+        self.0.control.set_stable(id, version, stable).await
+    }
+
+    /// Earlier versions of a job, oldest first; the present one is its record.
+    #[must_use]
+    pub fn versions(&self, id: &JobId) -> Vec<Arc<JobRecord>> {
+        self.0.control.versions(id)
+    }
+
+    /// Every deployment that is known, with its job.
+    #[must_use]
+    pub fn deployments(&self) -> Vec<(Arc<Job>, Arc<Deployment>)> {
+        self.0.control.deployments()
+    }
+
+    /// Ask something of the newest deployment of a job.
+    ///
+    /// # Errors
+    /// When there is no such deployment, it is over, or has nothing to promote; when it cannot be made
+    /// durable.
+    pub async fn deployment(
+        &self,
+        job: JobId,
+        id: &str,
+        ask: DeploymentAsk,
+    ) -> Result<Deployed, SubmitError> {
+        self.takes_jobs()?;
+        self.0.control.deployment(job, id, ask).await
+    }
+
+    /// Say whether an allocation is healthy. The first verdict on one counts.
+    ///
+    /// # Errors
+    /// When there is no such allocation, or it has ended.
+    pub async fn judge_alloc(&self, id: AllocId, healthy: bool) -> Result<(), AllocError> {
+        self.takes_jobs()?;
+        self.not_over(id).await?.handle.judge(healthy).await;
+        Ok(())
     }
 
     /// What [`AgentHandle::register`] would do; nothing is changed.

@@ -74,10 +74,12 @@ pub use device_report::{DeviceGroupReport, DeviceHolder, DeviceReport};
 pub use error::AgentError;
 pub use held::{EndRunError, HeldReport, HeldRun};
 pub use job::{AllocResult, JobHandle, JobResult};
+pub use ostler_control::deployments::{DeploymentAsk, DeploymentError};
+pub use ostler_control::reconcile::reason;
 pub use ostler_control::{
-    AllocError, AllocRef, AllocView, BlockedPlacement, Collected, ConfigProblem, DeviceExplanation,
-    GroupCounts, GroupPlan, JobStatus, JobView, PlaceCounts, Plan, RAW_EXEC, RegisterOptions,
-    Registered, Stage, StopOptions, Stopped, SubmitError,
+    AllocError, AllocRef, AllocView, BlockedPlacement, Collected, ConfigProblem, Deployed,
+    DeviceExplanation, GroupCounts, GroupPlan, JobStatus, JobView, PlaceCounts, Plan, RAW_EXEC,
+    RegisterOptions, Registered, Stage, StopOptions, Stopped, SubmitError,
 };
 pub use ostler_device::matching::{DeviceAffinity, DeviceCandidate, DeviceOutcome};
 pub use ostler_health::meter::PluginActivity;

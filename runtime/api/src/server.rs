@@ -19,6 +19,7 @@
 mod agent;
 mod allocs;
 mod client;
+mod deployments;
 mod drain;
 mod error;
 mod evaluations;

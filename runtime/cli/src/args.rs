@@ -3,6 +3,7 @@
 pub(super) mod agent;
 pub(super) mod alloc;
 pub(super) mod client;
+pub(super) mod deployment;
 pub(super) mod device;
 pub(super) mod job;
 pub(super) mod join_check;
@@ -21,6 +22,7 @@ use clap_complete::Shell;
 use agent::AgentCommandArgs;
 use alloc::AllocCommand;
 use client::GcArgs;
+use deployment::DeploymentCommand;
 use device::{AgentSource, DeviceCommand};
 use job::JobCommand;
 use plugin::{PluginLiftArgs, PluginRecordArgs, PluginUpgradeArgs};
@@ -95,6 +97,9 @@ pub(super) enum Command {
     /// Work with jobs and job files
     #[command(subcommand)]
     Job(JobCommand),
+    /// Work with deployments: how new versions of services come
+    #[command(subcommand)]
+    Deployment(DeploymentCommand),
     /// Work with allocations: the instances of task groups
     #[command(subcommand)]
     Alloc(AllocCommand),

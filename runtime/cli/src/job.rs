@@ -1,6 +1,7 @@
 //! `ostler job …`
 
 mod change;
+mod history;
 mod plan;
 mod plan_devices;
 mod run;
@@ -28,6 +29,9 @@ pub(super) async fn run(command: &JobCommand, terminal: &Terminal) -> Result<Exi
         JobCommand::Run(args) => run::run(args, terminal).await,
         JobCommand::Stop(args) => change::stop(args, terminal).await,
         JobCommand::Status(args) => status::status(args, terminal).await,
+        JobCommand::History(args) => history::history(args, terminal).await,
+        JobCommand::Revert(args) => history::revert(args, terminal).await,
+        JobCommand::Promote(args) => history::promote(args, terminal).await,
         JobCommand::Plan(args) => plan::plan(args, terminal).await,
         JobCommand::Validate(args) => Ok(validate::validate(args, terminal).await),
     }

@@ -17,6 +17,7 @@ mod agent_place;
 mod alloc;
 mod args;
 mod connect;
+mod deployment;
 mod device;
 mod exit;
 mod follow;
@@ -151,6 +152,7 @@ async fn dispatch(cli: Cli, terminal: Terminal) -> Exit {
         Command::Agent(args) => agent::run(&args).await,
         Command::Run(args) => Ok(run::run(args, *terminal).await),
         Command::Job(command) => job::run(&command, terminal).await,
+        Command::Deployment(command) => deployment::run(&command, terminal).await,
         Command::Alloc(command) => alloc::run(&command, verbose, terminal).await,
         Command::Gc(args) => alloc::gc::gc(&args, terminal).await,
         Command::Plugin(command) => of_plugins(&command, terminal).await,

@@ -148,7 +148,12 @@ pub fn allocation(alloc: &Value) -> Result<Allocation, AssignedError> {
             .ok_or(AssignedError::Field("Job.Version"))?,
         previous: previous.map_err(|_| AssignedError::Field("PreviousAllocation"))?,
         desired_description: shown(described.unwrap_or_default(), CLUSTER_TEXT_BYTES_MAX),
-        deployment: deployment.map(|id| AllocDeployment { id: id.into(), since: deployed_at }),
+        deployment: deployment.map(|id| AllocDeployment {
+            id: id.into(),
+            since: deployed_at,
+            canary: false,
+        }),
+        reschedules: Vec::new(),
         job: Arc::new(job),
     })
 }

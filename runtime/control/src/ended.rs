@@ -105,6 +105,7 @@ mod tests {
             job_modify_index: 0,
             stopped: false,
             origin: JobOrigin::Api,
+            stable: false,
         }
     }
 

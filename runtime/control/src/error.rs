@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::admission::Refusal;
+use super::deployments::DeploymentError;
 use ostler_lifecycle::task::RequestError;
 use ostler_model::alloc::ClientStatus;
 use ostler_model::ids::{AllocId, JobId};
@@ -112,6 +113,38 @@ pub enum SubmitError {
          full; try again later"
     )]
     Busy,
+    /// A deployment does not do what it is asked.
+    #[error("{0}")]
+    Deployment(#[source] DeploymentError),
+    /// A version that is not there, or not any more.
+    #[error(
+        "there is no version {version} of job {job} to go back to; `ostler job history {job}` lists those \
+         that are kept"
+    )]
+    Version {
+        /// The job.
+        job: JobId,
+        /// The version asked for.
+        version: u64,
+    },
+    /// Nothing to go back to.
+    #[error("job {job} is at version {version} already")]
+    SameVersion {
+        /// The job.
+        job: JobId,
+        /// The version asked for.
+        version: u64,
+    },
+    /// The job is at another version than the caller thinks.
+    #[error("job {job} is at version {actual}, not {expected}")]
+    OtherVersion {
+        /// The job.
+        job: JobId,
+        /// What the caller expects.
+        expected: u64,
+        /// What is.
+        actual: u64,
+    },
     /// The agent ends.
     #[error("the agent is leaving and takes no changes of jobs")]
     Leaving,

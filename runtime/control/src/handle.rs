@@ -7,14 +7,15 @@ use std::time::Duration;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinSet;
 
+use super::deployments::DeploymentAsk;
 use super::error::{AllocError, SubmitError};
 use super::gc::choice::GcPolicy;
 use super::machine::{Answer, Ask, Change, ControlEvent, JobAction, LEAVE_WALL_MAX, RestoredNode};
 use super::owner::{Message, Shared};
-use super::tables::{AllocEntry, PlacedBy, Tables};
+use super::tables::{AllocEntry, JobEntry, PlacedBy, Tables};
 use super::views::{
-    AllocRef, AllocView, Assigned, BlockedPlacement, Collected, JobView, Plan, RegisterOptions,
-    Registered, Stage, StopOptions, Stopped,
+    AllocRef, AllocView, Assigned, BlockedPlacement, Collected, Deployed, JobView, Plan,
+    RegisterOptions, Registered, Stage, StopOptions, Stopped,
 };
 use ostler_device::ledger::{DeviceLedger, InstanceHolder};
 use ostler_device::manager::LedgerBook;
@@ -25,7 +26,8 @@ use ostler_model::ids::{AllocId, GroupName, JobId};
 use ostler_model::job::Job;
 use ostler_model::limits::STATE_WRITE_WALL_MAX;
 use ostler_model::ports::{BoxFuture, PluginCallError};
-use ostler_model::saved::JobOrigin;
+use ostler_model::rollout::Deployment;
+use ostler_model::saved::{JobOrigin, JobRecord};
 use ostler_model::words::counted;
 use ostler_state::StateError;
 
@@ -98,16 +100,20 @@ impl ControlHandle {
     #[must_use]
     pub fn alloc_refs(&self, wanted: impl Fn(&Allocation) -> bool) -> Vec<AllocRef> {
         let now = self.shared.now();
-        let all = now.machine.tables().allocs().filter(|entry| wanted(&entry.allocation));
-        all.filter_map(|entry| Some(found(entry, now.owners.get(&entry.allocation.id)?))).collect()
+        let tables = now.machine.tables();
+        let all = tables.allocs().filter(|entry| wanted(&entry.allocation));
+        all.filter_map(|entry| Some(found(tables, entry, now.owners.get(&entry.allocation.id)?)))
+            .collect()
     }
 
     /// Allocations that servers placed, whatever became of them.
     #[must_use]
     pub fn assigned(&self) -> Vec<AllocRef> {
         let now = self.shared.now();
-        let all = now.machine.tables().allocs().filter(|entry| entry.placed_by == PlacedBy::Server);
-        all.filter_map(|entry| Some(found(entry, now.owners.get(&entry.allocation.id)?))).collect()
+        let tables = now.machine.tables();
+        let all = tables.allocs().filter(|entry| entry.placed_by == PlacedBy::Server);
+        all.filter_map(|entry| Some(found(tables, entry, now.owners.get(&entry.allocation.id)?)))
+            .collect()
     }
 
     /// The ids of all of them.
@@ -120,7 +126,8 @@ impl ControlHandle {
     #[must_use]
     pub fn alloc(&self, id: AllocId) -> Option<AllocView> {
         let now = self.shared.now();
-        Some(found(now.machine.tables().alloc(id)?, now.owners.get(&id)?).view())
+        let tables = now.machine.tables();
+        Some(found(tables, tables.alloc(id)?, now.owners.get(&id)?).view())
     }
 
     /// Is the record of an allocation on the way to the disk?
@@ -161,16 +168,7 @@ impl ControlHandle {
     ) -> Result<Registered, SubmitError> {
         let id = job.id.clone();
         let change = self.change(id, JobAction::Version(job, options), false).await?;
-        let record = change.record.as_ref().or(change.before.as_ref());
-        Ok(Registered {
-            job_modify_index: record.map_or(change.index, |record| record.job_modify_index),
-            version: record.map_or(0, |record| record.version),
-            index: change.done_at(),
-            placed: change.placed.iter().map(|alloc| alloc.id).collect(),
-            updated: change.updated(),
-            stopped: change.stopped(),
-            warnings: waits(&change.blocked),
-        })
+        Ok(registered(change))
     }
 
     /// Run allocations that a server placed, all of one job: new ones, and newer copies of known ones. What
@@ -234,6 +232,87 @@ impl ControlHandle {
         let asked = JobAction::StopAlloc { alloc, reason: reason.to_owned() };
         let change = self.change(job, asked, skip_shutdown_delay).await?;
         Ok(Stopped { index: change.index, unwritten: change.unwritten })
+    }
+
+    /// Go back to an earlier version of a job: it is the newest one then. `enforce`: only when the
+    /// present version is this one.
+    ///
+    /// # Errors
+    /// When there is no such job or version, or it is the present one, and as
+    /// [`ControlHandle::register`].
+    pub async fn revert(
+        &self,
+        id: &JobId,
+        version: u64,
+        enforce: Option<u64>,
+    ) -> Result<Registered, SubmitError> {
+        let asked = JobAction::Revert { version, enforce, origin: JobOrigin::Api };
+        self.known(id)?;
+        let change = self.change(id.clone(), asked, false).await?;
+        Ok(registered(change))
+    }
+
+    /// Say whether a version of a job is stable: what a deployment that fails may go back to. The index
+    /// of the change.
+    ///
+    /// # Errors
+    /// When there is no such job or version, or it cannot be made durable.
+    pub async fn set_stable(
+        &self,
+        id: &JobId,
+        version: u64,
+        stable: bool,
+    ) -> Result<u64, SubmitError> {
+        self.known(id)?;
+        let asked = JobAction::Stable { version, stable };
+        Ok(self.change(id.clone(), asked, false).await?.index)
+    }
+
+    /// Ask something of the newest deployment of a job.
+    ///
+    /// # Errors
+    /// When there is no such deployment, it is over, or has nothing to promote; when it cannot be made
+    /// durable.
+    pub async fn deployment(
+        &self,
+        job: JobId,
+        id: &str,
+        ask: DeploymentAsk,
+    ) -> Result<Deployed, SubmitError> {
+        let change = self.change(job, JobAction::Deployment(id.into(), ask), false).await?;
+        let before = change.before.as_ref().map_or(0, |before| before.version);
+        let version = change.record.as_ref().map(|record| record.version);
+        let reverted = version.filter(|version| *version > before).and_then(|_| {
+            let stable = change.history.as_ref()?.now.stable()?;
+            Some(stable.version)
+        });
+        Ok(Deployed { index: change.index, reverted })
+    }
+
+    /// Every deployment, with the job it is of.
+    #[must_use]
+    pub fn deployments(&self) -> Vec<(Arc<Job>, Arc<Deployment>)> {
+        self.look(|tables| {
+            let of_job = |entry: &JobEntry| {
+                let job = Arc::clone(&entry.record.job);
+                let all = entry.history.deployments.clone();
+                all.into_iter().map(move |one| (Arc::clone(&job), one)).collect::<Vec<_>>()
+            };
+            tables.jobs().flat_map(|(_, entry)| of_job(entry)).collect()
+        })
+    }
+
+    /// Earlier versions of a job, oldest first; the present one is its record.
+    #[must_use]
+    pub fn versions(&self, id: &JobId) -> Vec<Arc<JobRecord>> {
+        self.look(|tables| {
+            tables.job(id).map(|entry| entry.history.versions.clone()).unwrap_or_default()
+        })
+    }
+
+    fn known(&self, id: &JobId) -> Result<(), SubmitError> {
+        let known = self.look(|tables| tables.job(id).is_some());
+        known.then_some(()).ok_or_else(|| SubmitError::Unknown { job: id.clone() })
     }
 
     async fn change(
@@ -355,6 +434,19 @@ impl ControlHandle {
     }
 }
 
+fn registered(change: Change) -> Registered {
+    let record = change.record.as_ref().or(change.before.as_ref());
+    Registered {
+        job_modify_index: record.map_or(change.index, |record| record.job_modify_index),
+        version: record.map_or(0, |record| record.version),
+        index: change.done_at(),
+        placed: change.placed.iter().map(|alloc| alloc.id).collect(),
+        updated: change.updated(),
+        stopped: change.stopped(),
+        warnings: waits(&change.blocked),
+    }
+}
+
 /// The node's ledger, as the device manager writes it. Keeps the owner from ending no longer than it is
 /// asked.
 struct Book(mpsc::WeakSender<Message>);
@@ -403,8 +495,12 @@ fn status_of(owners: &BTreeMap<AllocId, AllocHandle>, entry: &AllocEntry) -> Cli
     entry.ended_before.or_else(said).unwrap_or_else(|| entry.client_status())
 }
 
-fn found(entry: &AllocEntry, owner: &AllocHandle) -> AllocRef {
+fn found(tables: &Tables, entry: &AllocEntry, owner: &AllocHandle) -> AllocRef {
+    let alloc = &entry.allocation;
+    let job = tables.job(&alloc.job.id).filter(|_| entry.registered());
     AllocRef {
+        successor_at: job.and_then(|job| job.later.get(&alloc.id).copied()),
+        canary: tables.is_canary(alloc),
         allocation: Arc::clone(&entry.allocation),
         modify_index: entry.modify_index,
         modify_time: entry.modify_time,

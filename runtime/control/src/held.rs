@@ -129,6 +129,7 @@ impl Holds {
                 index: allocation.index,
                 previous: Some(allocation.id),
                 soon: false,
+                canary: false,
                 refusal: refusal(record, &allocation.group, held, node),
             })
         });

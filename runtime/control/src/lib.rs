@@ -12,6 +12,7 @@
 
 pub mod acknowledged;
 pub mod admission;
+pub mod deployments;
 pub mod ended;
 mod error;
 pub mod gc;
@@ -23,6 +24,7 @@ pub mod ports;
 mod proposal;
 pub mod reconcile;
 pub mod recorded;
+mod reschedule;
 mod tables;
 pub mod unowned;
 pub mod views;
@@ -31,10 +33,11 @@ pub use admission::DeviceExplanation;
 pub use error::{AllocError, ConfigProblem, SubmitError};
 pub use handle::ControlHandle;
 pub use owner::{ControlOptions, spawn};
-pub use tables::{AllocEntry, JobEntry, PlacedBy, Tables};
+pub use tables::{AllocEntry, AllocVerdict, JobEntry, PlacedBy, Tables};
 pub use views::{
-    AllocRef, AllocView, Assigned, BlockedPlacement, Collected, GroupCounts, GroupPlan, JobStatus,
-    JobView, PlaceCounts, Plan, RegisterOptions, Registered, Stage, StopOptions, Stopped,
+    AllocRef, AllocView, Assigned, BlockedPlacement, Collected, Deployed, GroupCounts, GroupPlan,
+    JobStatus, JobView, PlaceCounts, Plan, RegisterOptions, Registered, Stage, StopOptions,
+    Stopped,
 };
 
 /// The driver without isolation, which an operator must switch on.

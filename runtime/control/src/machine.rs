@@ -25,6 +25,7 @@ mod purge;
 mod removal;
 mod restore;
 mod revert;
+mod rollout;
 #[cfg(test)]
 mod tests;
 mod turn;
@@ -204,6 +205,7 @@ impl Machine {
     fn alarm(&mut self, world: &World<'_>, alarm: Alarm, out: &mut Vec<ControlEffect>) {
         match alarm {
             Alarm::Fill => self.fill(world, out),
+            Alarm::Due(job) => self.look_again(world, job),
             Alarm::Collect => self.collect_tick(world, out),
             Alarm::CollectNow(request) => self.begin_collect(request, out),
             Alarm::Overdue(job) => self.overdue(world, &job, out),

@@ -13,14 +13,18 @@ use std::sync::Arc;
 
 use super::SubmitError;
 use super::admission::{Admission, DevicePlan, Placing, Refusal};
+use super::deployments::History;
 use super::held::Holds;
 use super::machine::World;
-use super::reconcile::{Existing, PlaceAction, WantedJob, reason, reconcile};
-use super::tables::Tables;
+use super::reconcile::{
+    Existing, GroupProgress, How, PlaceAction, Reconciled, WantedJob, reason, reconcile,
+};
+use super::tables::{AllocEntry, Tables};
 use super::views::{BlockedPlacement, GroupPlan, RegisterOptions};
 use ostler_model::alloc::{Allocation, ClientStatus, DesiredStatus};
 use ostler_model::ids::{AllocId, GroupName};
 use ostler_model::job::{Job, TaskGroup};
+use ostler_model::rollout::Deployment;
 use ostler_model::saved::{JobOrigin, JobRecord};
 use ostler_model::time::Timestamp;
 
@@ -29,74 +33,93 @@ pub(crate) struct Proposal {
     pub(crate) actions: Vec<PlaceAction>,
     /// The job's allocations.
     pub(crate) allocs: BTreeMap<AllocId, (Arc<Allocation>, ClientStatus)>,
+    /// Allocations that failed, and when each gets its successor.
+    pub(crate) later: BTreeMap<AllocId, Timestamp>,
+    /// When there is more to do, where time decides.
+    pub(crate) next: Option<Timestamp>,
+    /// How far each group is.
+    pub(crate) progress: BTreeMap<GroupName, GroupProgress>,
     /// Allocations that give their resources back.
     going: BTreeSet<AllocId>,
     going_ports: BTreeSet<u16>,
+    /// Those that run beside what they may replace.
+    canaries: BTreeSet<AllocId>,
 }
 
+/// A place of a group, and whether it is one beside another.
+type Slot<'a> = (&'a GroupName, u32, bool);
+
 impl Proposal {
-    /// What is to be done for `record`.
-    pub(crate) fn new(tables: &Tables, record: &JobRecord) -> Self {
+    /// What is to be done for `record`, whose deployments and earlier versions are these.
+    pub(crate) fn new(
+        tables: &Tables,
+        record: &JobRecord,
+        history: &History,
+        now: Timestamp,
+    ) -> Self {
         let known = tables.allocs_of(&record.job.id).filter(|entry| entry.registered());
-        let allocs: Vec<_> =
-            known.map(|e| (Arc::clone(&e.allocation), e.client_status(), e.ended)).collect();
-        let existing: Vec<Existing<'_>> = allocs
-            .iter()
-            .map(|(alloc, status, _)| Existing {
-                id: alloc.id,
-                job: &alloc.job,
-                group: &alloc.group,
-                index: alloc.index,
-                version: alloc.job_version,
-                create_index: alloc.create_index,
-                stopping: alloc.desired == DesiredStatus::Stop,
-                status: *status,
-            })
-            .collect();
+        let allocs: Vec<&AllocEntry> = known.collect();
+        let deployment = history.of_version(record);
+        let existing: Vec<Existing<'_>> =
+            allocs.iter().map(|entry| existing(entry, history, deployment)).collect();
         let wanted = WantedJob {
             job: &record.job,
             version: record.version,
             create_index: record.create_index,
             stopped: record.stopped,
             ended: tables.jobs.get(&record.job.id).and_then(|entry| entry.ended(record)),
+            now,
+            lives_on: record.origin != JobOrigin::Run,
+            deployment,
         };
-        let actions = reconcile(&wanted, &existing);
+        let Reconciled { actions, later, next, groups } = reconcile(&wanted, &existing);
         let stopped = actions.iter().filter_map(|action| match action {
             PlaceAction::Stop { alloc, .. } => Some(*alloc),
             _ => None,
         });
-        let on_their_way = allocs.iter().filter(|(alloc, status, ended)| {
-            !ended && (alloc.desired == DesiredStatus::Stop || status.terminal())
+        let on_their_way = allocs.iter().filter(|entry| {
+            let stops = entry.allocation.desired == DesiredStatus::Stop;
+            !entry.ended && (stops || entry.client_status().terminal())
         });
         let going: BTreeSet<AllocId> =
-            on_their_way.map(|(alloc, ..)| alloc.id).chain(stopped).collect();
-        let going_ports = allocs
-            .iter()
-            .filter(|(alloc, ..)| going.contains(&alloc.id))
-            .flat_map(|(alloc, ..)| alloc.ports.iter().map(|port| port.value))
-            .collect();
-        let allocs = allocs.into_iter().map(|(alloc, status, _)| (alloc.id, (alloc, status)));
-        let allocs = allocs.collect();
-        Self { actions, allocs, going, going_ports }
+            on_their_way.map(|entry| entry.allocation.id).chain(stopped).collect();
+        let gone = allocs.iter().filter(|entry| going.contains(&entry.allocation.id));
+        let going_ports =
+            gone.flat_map(|entry| entry.allocation.ports.iter().map(|port| port.value)).collect();
+        let canaries = existing.iter().filter(|alloc| alloc.canary).map(|alloc| alloc.id).collect();
+        let known = |entry: &&AllocEntry| {
+            (entry.allocation.id, (Arc::clone(&entry.allocation), entry.client_status()))
+        };
+        let allocs = allocs.iter().map(known).collect();
+        Self { actions, allocs, later, next, progress: groups, going, going_ports, canaries }
     }
 
     /// Every place to be filled.
-    fn places(&self) -> impl Iterator<Item = Place<'_>> {
-        self.actions.iter().filter_map(|action| match action {
-            PlaceAction::Place { group, index, previous, .. } => {
-                Some(Place { group, index: *index, previous: *previous })
+    fn places<'a>(&'a self, record: &'a JobRecord) -> impl Iterator<Item = Place<'a>> {
+        self.actions.iter().filter_map(move |action| match action {
+            PlaceAction::Place { group, index, previous, how, .. } => {
+                let like = how.like.and_then(|like| self.alloc(like));
+                let (job, version) = match like {
+                    Some(like) => (&like.job, like.job_version),
+                    None => (&record.job, record.version),
+                };
+                let (index, previous) = (*index, *previous);
+                Some(Place { group, index, previous, how, job, version })
             }
             _ => None,
         })
     }
 
     /// Allocations that go only because others take their places, by place.
-    fn replaced(&self) -> BTreeMap<(&GroupName, u32), AllocId> {
+    fn replaced(&self) -> BTreeMap<Slot<'_>, AllocId> {
         let stopped = self.actions.iter().filter_map(|action| match action {
-            PlaceAction::Stop { alloc, reason: reason::REPLACED } => self.alloc(*alloc),
+            PlaceAction::Stop { alloc, reason: reason::REPLACED | reason::RESCHEDULED } => {
+                self.alloc(*alloc)
+            }
             _ => None,
         });
-        stopped.map(|alloc| ((&alloc.group, alloc.index), alloc.id)).collect()
+        let slot = |alloc: &Arc<Allocation>| self.canaries.contains(&alloc.id);
+        stopped.map(|alloc| ((&alloc.group, alloc.index, slot(alloc)), alloc.id)).collect()
     }
 
     /// These places cannot be filled: what they would replace runs on.
@@ -104,17 +127,45 @@ impl Proposal {
         if unfit.is_empty() {
             return;
         }
-        let unfit: BTreeSet<_> = unfit.iter().map(|place| (&place.group, place.index)).collect();
-        let held = |group: &GroupName, index: u32| unfit.contains(&(group, index));
+        let unfit: BTreeSet<Slot<'_>> =
+            unfit.iter().map(|place| (&place.group, place.index, place.canary)).collect();
         let replaced = self.replaced().into_iter();
         let kept: BTreeSet<AllocId> =
-            replaced.filter(|((group, index), _)| held(group, *index)).map(|(_, id)| id).collect();
+            replaced.filter(|(slot, _)| unfit.contains(slot)).map(|(_, id)| id).collect();
         self.actions.retain(|action| match action {
-            PlaceAction::Place { group, index, .. } => !held(group, *index),
+            PlaceAction::Place { group, index, how, .. } => {
+                !unfit.contains(&(group, *index, how.canary))
+            }
             PlaceAction::Stop { alloc, .. } => !kept.contains(alloc),
             PlaceAction::Update(_) | PlaceAction::Ignore(_) => true,
         });
         self.actions.extend(kept.into_iter().map(PlaceAction::Ignore));
+    }
+}
+
+fn existing<'a>(
+    entry: &'a AllocEntry,
+    history: &History,
+    deployment: Option<&Deployment>,
+) -> Existing<'a> {
+    let alloc = &entry.allocation;
+    let of = alloc.deployment.as_ref();
+    Existing {
+        id: alloc.id,
+        job: &alloc.job,
+        group: &alloc.group,
+        index: alloc.index,
+        version: alloc.job_version,
+        create_index: alloc.create_index,
+        stopping: alloc.desired == DesiredStatus::Stop,
+        created_at: alloc.created_at,
+        status: entry.client_status(),
+        ended_at: entry.ended_at(),
+        over: entry.ended,
+        before: &alloc.reschedules,
+        canary: of.is_some_and(|of| of.canary && history.awaits_promotion(&of.id, &alloc.group)),
+        deployed: of.is_some_and(|of| deployment.is_some_and(|known| known.id == of.id)),
+        healthy: entry.verdict().map(|verdict| verdict.healthy),
     }
 }
 
@@ -125,13 +176,30 @@ struct Place<'a> {
     index: u32,
     /// The allocation that had it last.
     previous: Option<AllocId>,
+    how: &'a How,
+    /// With this version of the job.
+    job: &'a Arc<Job>,
+    version: u64,
 }
 
-impl Place<'_> {
+impl<'a> Place<'a> {
+    fn slot(self) -> Slot<'a> {
+        (self.group, self.index, self.how.canary)
+    }
+
     fn waits(self, refusal: Arc<Refusal>, soon: bool) -> BlockedPlacement {
         let Self { group, index, previous, .. } = self;
-        BlockedPlacement { group: group.clone(), index, previous, soon, refusal }
+        let canary = self.how.canary;
+        BlockedPlacement { group: group.clone(), index, previous, soon, canary, refusal }
     }
+}
+
+/// An allocation that was placed.
+pub(crate) struct Placed {
+    /// Its index and its deployment are given with the change.
+    pub(crate) alloc: Allocation,
+    /// It runs beside what it may replace.
+    pub(crate) canary: bool,
 }
 
 /// Places that would stay empty even if what goes were gone: what such a place would replace
@@ -147,7 +215,7 @@ pub(crate) fn unfit(
     let in_use = |port| !proposal.going_ports.contains(&port) && (world.port_in_use)(port);
     let mut held = holds.withheld(record, &world.node.name);
     let mut places = Vec::new();
-    for place in proposal.places() {
+    for place in proposal.places(record) {
         // A place that is held back is not tried.
         match holds.refuses(record, place.group, place.index, &world.node.name) {
             Some(refusal) => held.push(place.waits(refusal, false)),
@@ -156,14 +224,14 @@ pub(crate) fn unfit(
     }
     let mut trial = admission.clone();
     proposal.going.iter().for_each(|alloc| trial.release_alloc(*alloc));
-    if try_place(world, &mut trial, record, &places, &in_use, explain).is_ok() {
+    if try_place(world, &mut trial, &places, &in_use, explain).is_ok() {
         return held;
     }
     let mut trial = admission.clone();
     let replaced = proposal.replaced();
     let kept: BTreeSet<AllocId> = replaced.values().copied().collect();
     proposal.going.difference(&kept).for_each(|alloc| trial.release_alloc(*alloc));
-    let (_, refused) = one_by_one(world, &mut trial, record, &places, &replaced, &in_use);
+    let (_, refused) = one_by_one(world, &mut trial, &places, &replaced, &in_use);
     held.extend(refused.into_iter().map(|(place, refusal)| place.waits(refusal, false)));
     held
 }
@@ -176,37 +244,70 @@ pub(crate) fn place(
     record: &JobRecord,
     proposal: &Proposal,
     whole: bool,
-) -> Result<(Vec<Allocation>, Vec<BlockedPlacement>), Refusal> {
-    let places: Vec<Place<'_>> = proposal.places().collect();
+) -> Result<(Vec<Placed>, Vec<BlockedPlacement>), Refusal> {
+    let places: Vec<Place<'_>> = proposal.places(record).collect();
     let in_use = world.port_in_use;
-    let (placed, refused) = match try_place(world, admission, record, &places, in_use, None) {
+    let (mut placed, refused) = match try_place(world, admission, &places, in_use, None) {
         Ok(placed) => (placed, Vec::new()),
         Err(refusal) if whole => return Err(refusal),
         // What they replace was told to stop, and still holds its resources.
-        Err(_) => one_by_one(world, admission, record, &places, &BTreeMap::new(), in_use),
+        Err(_) => one_by_one(world, admission, &places, &BTreeMap::new(), in_use),
     };
-    let last = places.iter().map(|place| ((place.group, place.index), place.previous));
-    let last: BTreeMap<_, _> = last.filter(|_| !whole).collect();
-    let after = |alloc: Allocation| {
-        let previous = last.get(&(&alloc.group, alloc.index)).copied().flatten();
-        Allocation { previous, ..alloc }
-    };
+    if whole {
+        placed.iter_mut().for_each(|placed| placed.alloc.previous = None);
+    }
     let blocked = refused.into_iter().map(|(place, refusal)| place.waits(refusal, true));
-    Ok((placed.into_iter().map(after).collect(), blocked.collect()))
+    Ok((placed, blocked.collect()))
 }
 
 /// Fill these places, or none.
 fn try_place(
     world: &World<'_>,
     admission: &mut Admission,
-    record: &JobRecord,
+    places: &[Place<'_>],
+    port_in_use: &dyn Fn(u16) -> bool,
+    mut explain: Option<&mut DevicePlan>,
+) -> Result<Vec<Placed>, Refusal> {
+    // Those of one version and one kind have different places.
+    let mut alike: BTreeMap<(bool, u64), Vec<Place<'_>>> = BTreeMap::new();
+    for place in places {
+        alike.entry((place.how.canary, place.version)).or_default().push(*place);
+    }
+    let before = (alike.len() > 1).then(|| admission.clone());
+    let mut placed = Vec::with_capacity(places.len());
+    for ((canary, version), places) in alike {
+        let explain = explain.as_deref_mut();
+        let by_slot: BTreeMap<Slot<'_>, &Place<'_>> =
+            places.iter().map(|place| (place.slot(), place)).collect();
+        match try_alike(world, admission, &places, port_in_use, explain) {
+            Ok(allocs) => placed.extend(allocs.into_iter().map(|alloc| {
+                let here = (&alloc.group, alloc.index, canary);
+                let place = by_slot.get(&here);
+                let previous = place.and_then(|place| place.previous);
+                let reschedules = place.map(|place| place.how.reschedules.clone());
+                let reschedules = reschedules.unwrap_or_default();
+                let alloc = Allocation { previous, reschedules, job_version: version, ..alloc };
+                Placed { alloc, canary }
+            })),
+            Err(refusal) => {
+                if let Some(before) = before {
+                    *admission = before;
+                }
+                return Err(refusal);
+            }
+        }
+    }
+    Ok(placed)
+}
+
+fn try_alike(
+    world: &World<'_>,
+    admission: &mut Admission,
     places: &[Place<'_>],
     port_in_use: &dyn Fn(u16) -> bool,
     explain: Option<&mut DevicePlan>,
 ) -> Result<Vec<Allocation>, Refusal> {
-    if places.is_empty() {
-        return Ok(Vec::new());
-    }
+    let Some(first) = places.first() else { return Ok(Vec::new()) };
     let indexes = |group: &TaskGroup| {
         let places = places.iter().filter(|place| *place.group == group.name);
         places.map(|place| place.index).collect()
@@ -214,24 +315,24 @@ fn try_place(
     let mut new_id = || AllocId::new(world.rng.uuid());
     let mut placing =
         Placing { new_id: &mut new_id, now: world.now, rng: world.rng, port_in_use, explain };
-    admission.place_some(&record.job, &indexes, world.node, &mut placing)
+    admission.place_some(first.job, &indexes, world.node, &mut placing)
 }
 
 /// Fill places one after the other. `replaced`: what makes room for its place alone.
 fn one_by_one<'a>(
     world: &World<'_>,
     admission: &mut Admission,
-    record: &JobRecord,
     places: &[Place<'a>],
-    replaced: &BTreeMap<(&GroupName, u32), AllocId>,
+    replaced: &BTreeMap<Slot<'_>, AllocId>,
     port_in_use: &dyn Fn(u16) -> bool,
-) -> (Vec<Allocation>, Vec<(Place<'a>, Arc<Refusal>)>) {
+) -> (Vec<Placed>, Vec<(Place<'a>, Arc<Refusal>)>) {
     let (mut placed, mut refused) = (Vec::new(), Vec::new());
     // Why a group fits no more: its other places are alike, and room only shrinks.
-    let mut full: BTreeMap<&GroupName, Arc<Refusal>> = BTreeMap::new();
+    let mut full: BTreeMap<(&GroupName, u64), Arc<Refusal>> = BTreeMap::new();
     for place in places {
-        let goes = replaced.get(&(place.group, place.index));
-        if let Some(refusal) = full.get(place.group).filter(|_| goes.is_none()) {
+        let goes = replaced.get(&place.slot());
+        let alike = (place.group, place.version);
+        if let Some(refusal) = full.get(&alike).filter(|_| goes.is_none()) {
             refused.push((*place, Arc::clone(refusal)));
             continue;
         }
@@ -241,13 +342,13 @@ fn one_by_one<'a>(
             before
         });
         let one = std::slice::from_ref(place);
-        match try_place(world, admission, record, one, port_in_use, None) {
+        match try_place(world, admission, one, port_in_use, None) {
             Ok(fits) => placed.extend(fits),
             Err(refusal) => {
                 let refusal = Arc::new(refusal);
                 match before {
                     Some(before) => *admission = before,
-                    None => drop(full.insert(place.group, Arc::clone(&refusal))),
+                    None => drop(full.insert(alike, Arc::clone(&refusal))),
                 }
                 refused.push((*place, refusal));
             }
@@ -262,13 +363,18 @@ impl Proposal {
         let one_more = |count: &mut u32| *count = count.saturating_add(1);
         for action in &self.actions {
             let (group, field): (_, fn(&mut GroupPlan) -> &mut u32) = match action {
+                PlaceAction::Place { group, how: How { canary: true, .. }, .. } => {
+                    (Some(group), |g| &mut g.canary)
+                }
                 PlaceAction::Place { group, replaces: true, .. } => {
                     (Some(group), |g| &mut g.destructive)
                 }
                 PlaceAction::Place { group, .. } => (Some(group), |g| &mut g.place),
                 PlaceAction::Update(alloc) => (self.group(*alloc), |g| &mut g.in_place),
                 // Counted where it is replaced.
-                PlaceAction::Stop { reason: reason::REPLACED, .. } => continue,
+                PlaceAction::Stop { reason: reason::REPLACED | reason::RESCHEDULED, .. } => {
+                    continue;
+                }
                 PlaceAction::Stop { alloc, .. } => (self.group(*alloc), |g| &mut g.stop),
                 PlaceAction::Ignore(alloc) => (self.group(*alloc), |g| &mut g.ignore),
             };
@@ -330,6 +436,7 @@ pub(crate) fn next_version(
         job_modify_index: 0,
         stopped: false,
         origin,
+        stable: false,
     }
 }
 

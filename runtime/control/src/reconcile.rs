@@ -5,21 +5,22 @@
 //!   the newest allocation of the place that is not told to stop:
 //!     none                          ─► Place, after the newest one of the place
 //!     none, this version was there  ─► nothing          (it ended and was collected)
-//!     of this version               ─► Ignore           (also when it ended: it is not run again)
+//!     of this version               ─► Ignore           (also when it is complete: it is not run again)
+//!     of this version, failed       ─► as its reschedule policy says: later, Stop and Place, or Ignore
 //!     older, ended                  ─► Place, after the newest one of the place
 //!     older, runs, same but rules   ─► Update
 //!     older, runs, differs          ─► Stop and Place, after the newest one of the place
 //!   places the job does not have, a stopped job: what runs ─► Stop
 //! ```
+//! Of a job that is deployed step by step only so many are stopped and placed as its policy and the
+//! health of the new ones allow; what is left of the older version lives on by its own rules ([`places`]).
+//!
 //! Level-triggered: it looks at what is, not at what happened, so that it can be asked again at any
 //! time, and after a crash. When everything it said was done, it says [`PlaceAction::Ignore`] only, and
 //! goes on saying so when allocations that are over are collected: [`Ended`] remembers their places.
-//!
-//! An allocation that failed for good stays failed: the restart policy had its say, and nobody
-//! reschedules on a single node. A new version of the job, `alloc stop` or `job stop` and `job run`
-//! start it again.
 
 mod diff;
+mod places;
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -29,6 +30,8 @@ use ostler_model::alloc::ClientStatus;
 use ostler_model::held_once::HeldOnce;
 use ostler_model::ids::{AllocId, GroupName};
 use ostler_model::job::{Job, LogConfig, NetworkSpec, RestartMode, RestartPolicy, Task, TaskGroup};
+use ostler_model::rollout::{Deployment, RescheduleEvent, ReschedulePolicy};
+use ostler_model::time::Timestamp;
 
 pub use diff::differences;
 
@@ -40,6 +43,8 @@ pub mod reason {
     pub const NOT_NEEDED: &str = "alloc not needed due to job update";
     /// A new one with the job's changes takes its place.
     pub const REPLACED: &str = "alloc is being updated due to job update";
+    /// It failed, and its successor takes its place.
+    pub const RESCHEDULED: &str = "alloc was rescheduled because it failed";
     /// A newer one has the same place.
     pub const DOUBLE: &str = "another allocation has the same place";
 }
@@ -57,6 +62,12 @@ pub struct WantedJob<'a> {
     pub stopped: bool,
     /// Places that were filled with this version and are over.
     pub ended: Option<&'a Ended>,
+    /// Time of day.
+    pub now: Timestamp,
+    /// It outlives what fails of it, and changes step by step: a run that ends with its agent does not.
+    pub lives_on: bool,
+    /// The deployment of this version.
+    pub deployment: Option<&'a Deployment>,
 }
 
 impl WantedJob<'_> {
@@ -82,8 +93,22 @@ pub struct Existing<'a> {
     pub create_index: u64,
     /// It is told to stop.
     pub stopping: bool,
+    /// When it was placed.
+    pub created_at: Timestamp,
     /// What became of it.
     pub status: ClientStatus,
+    /// When its last task ended, where all have.
+    pub ended_at: Timestamp,
+    /// It is over as a whole: nothing of it is on its way out.
+    pub over: bool,
+    /// Those before it in its place that had failed.
+    pub before: &'a [RescheduleEvent],
+    /// One of the first of its version, and nobody has accepted those yet.
+    pub canary: bool,
+    /// It belongs to [`WantedJob::deployment`].
+    pub deployed: bool,
+    /// The verdict on its health.
+    pub healthy: Option<bool>,
 }
 
 impl Existing<'_> {
@@ -115,6 +140,8 @@ pub enum PlaceAction {
         previous: Option<AllocId>,
         /// One that runs now is stopped for this one.
         replaces: bool,
+        /// What else there is to say of it.
+        how: How,
     },
     /// Give it the new version of the job; its tasks run on.
     Update(AllocId),
@@ -129,29 +156,51 @@ pub enum PlaceAction {
     Ignore(AllocId),
 }
 
+/// What is special about an allocation that is to be made.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct How {
+    /// Those before it in its place that had failed.
+    pub reschedules: Vec<RescheduleEvent>,
+    /// It runs beside what it may replace.
+    pub canary: bool,
+    /// It is of the job's version that this one is of; absent: of the wanted one.
+    pub like: Option<AllocId>,
+}
+
+/// How far the groups of a job are from what it says.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct GroupProgress {
+    /// Something of it is of an older version and changes, now or later.
+    pub updates: bool,
+    /// Something of it is placed.
+    pub places: bool,
+    /// Something of the wanted version was there before.
+    pub known: bool,
+    /// Canaries are to come first.
+    pub wants_canaries: bool,
+    /// Every place has an allocation of the wanted version that is healthy where that is asked, and
+    /// nothing is left to do.
+    pub done: bool,
+}
+
+/// What is to be done, now and later.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Reconciled {
+    /// Now.
+    pub actions: Vec<PlaceAction>,
+    /// Allocations that failed, and when each gets its successor.
+    pub later: BTreeMap<AllocId, Timestamp>,
+    /// When there is more to do, where time decides.
+    pub next: Option<Timestamp>,
+    /// How far each group is.
+    pub groups: BTreeMap<GroupName, GroupProgress>,
+}
+
 /// See the module. Stops come first, highest indexes before lower ones, then updates, then
 /// placements in the order of the job file.
 #[must_use]
-pub fn reconcile(wanted: &WantedJob<'_>, existing: &[Existing<'_>]) -> Vec<PlaceAction> {
-    let mut places: BTreeMap<(&GroupName, u32), Vec<&Existing<'_>>> = BTreeMap::new();
-    for alloc in existing {
-        places.entry((alloc.group, alloc.index)).or_default().push(alloc);
-    }
-    let mut done = Actions::default();
-    if !wanted.stopped {
-        for group in &wanted.job.groups {
-            for index in 0..group.count {
-                let mut there = places.remove(&(&group.name, index)).unwrap_or_default();
-                there.sort_by_key(|alloc| alloc.age());
-                place(wanted, group, index, &there, &mut done);
-            }
-        }
-    }
-    let reason = if wanted.stopped { reason::JOB_STOPPED } else { reason::NOT_NEEDED };
-    for alloc in places.into_values().flatten() {
-        done.end(alloc, reason);
-    }
-    done.in_order()
+pub fn reconcile<'a>(wanted: &WantedJob<'a>, existing: &[Existing<'a>]) -> Reconciled {
+    places::all(wanted, existing)
 }
 
 #[derive(Default)]
@@ -180,54 +229,6 @@ impl Actions {
         self.stops.sort_by_key(|(index, _)| std::cmp::Reverse(*index));
         let stops = self.stops.into_iter().map(|(_, action)| action);
         stops.chain(self.updates).chain(self.places).chain(self.ignored).collect()
-    }
-}
-
-/// `there`: allocations of this place, oldest first.
-fn place(
-    wanted: &WantedJob<'_>,
-    group: &TaskGroup,
-    index: u32,
-    there: &[&Existing<'_>],
-    done: &mut Actions,
-) {
-    let newest = |of: &dyn Fn(&Existing<'_>) -> bool| {
-        there.iter().rposition(|alloc| !alloc.stopping && of(alloc))
-    };
-    // What an update that was taken back was to replace runs on.
-    let current = newest(&|alloc| !alloc.was_taken_back(wanted)).or_else(|| newest(&|_| true));
-    for (at, alloc) in there.iter().enumerate() {
-        if Some(at) != current {
-            done.end(alloc, reason::DOUBLE);
-        }
-    }
-    let new = |previous: Option<&&Existing<'_>>, replaces| PlaceAction::Place {
-        group: group.name.clone(),
-        index,
-        previous: previous.map(|alloc| alloc.id),
-        replaces,
-    };
-    let ended = wanted.has_ended(&group.name, index);
-    let Some(current) = current.and_then(|at| there.get(at)) else {
-        if !ended {
-            done.places.push(new(there.last(), false));
-        }
-        return;
-    };
-    if current.is_of(wanted) {
-        done.ignored.push(PlaceAction::Ignore(current.id));
-    } else if ended {
-        // Left from an older version; the one that took its place is over and collected.
-        done.end(current, reason::DOUBLE);
-    } else if current.status.terminal() {
-        done.ignored.push(PlaceAction::Ignore(current.id));
-        // A newer one may have been told to stop and run still.
-        done.places.push(new(there.last(), false));
-    } else if is_destructive(current.job, wanted.job, &group.name) {
-        done.stop(current, reason::REPLACED);
-        done.places.push(new(there.last(), true));
-    } else {
-        done.updates.push(PlaceAction::Update(current.id));
     }
 }
 
@@ -260,6 +261,8 @@ fn essence(job: &Job, group: &TaskGroup) -> TaskGroup {
         health: _,
         services: _,
         max_run_duration: _,
+        update: _,
+        reschedule: _,
         stop_after_disconnect: _,
     } = group;
     let mut merged = job.meta.clone();
@@ -279,6 +282,8 @@ fn essence(job: &Job, group: &TaskGroup) -> TaskGroup {
         health: None,
         services: Vec::new(),
         max_run_duration: None,
+        update: None,
+        reschedule: ReschedulePolicy::NEVER,
         stop_after_disconnect: None,
     }
 }

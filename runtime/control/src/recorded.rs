@@ -30,6 +30,7 @@ use ostler_model::alloc::{Allocation, DesiredStatus};
 use ostler_model::ids::{AllocId, JobId, RunId, TaskName};
 use ostler_model::job::Job;
 use ostler_model::ports::RunNote;
+use ostler_model::rollout::{JobDeployments, JobVersions};
 use ostler_model::saved::{EndedPlaces, JobRecord};
 use ostler_model::task::TaskStatus;
 use ostler_model::time::Timestamp;
@@ -64,6 +65,8 @@ pub struct Recorded {
     jobs: BTreeMap<JobId, Arc<JobRecord>>,
     /// Places whose allocations were over when they were collected.
     ended: Vec<(EndedBlock, EndedPlaces)>,
+    versions: Vec<(JobId, JobVersions)>,
+    deployments: Vec<(JobId, JobDeployments)>,
     allocs: BTreeMap<AllocId, AllocRecords>,
     /// Those of them that a server placed.
     assigned: BTreeSet<AllocId>,
@@ -139,6 +142,14 @@ impl Recorded {
                 Key::EndedPlaces(block) => {
                     let places = found.decoded(&record);
                     found.ended.extend(places.map(|places| (*block, places)));
+                }
+                Key::JobVersions(id) => {
+                    let known = found.decoded(&record);
+                    found.versions.extend(known.map(|known| (id, known)));
+                }
+                Key::JobDeployments(id) => {
+                    let known = found.decoded(&record);
+                    found.deployments.extend(known.map(|known| (id, known)));
                 }
                 _ => {}
             }
@@ -275,6 +286,7 @@ impl Recorded {
                 job_modify_index: newest.modify_index,
                 stopped: false,
                 origin: ostler_model::saved::JobOrigin::default(),
+                stable: false,
             };
             self.notices.push(format!(
                 "job {id} is known from its allocations: its own record is lost, and with it what \
@@ -387,7 +399,22 @@ impl Recorded {
     pub fn index(&self) -> u64 {
         let jobs = self.jobs.values().map(|record| record.modify_index);
         let allocs = self.allocs.values().filter_map(|found| found.allocation.as_ref());
-        jobs.chain(allocs.map(|alloc| alloc.modify_index)).max().unwrap_or_default()
+        let deployments = self.deployments.iter().flat_map(|(_, known)| &known.all);
+        jobs.chain(allocs.map(|alloc| alloc.modify_index))
+            .chain(deployments.map(|deployment| deployment.modify_index))
+            .max()
+            .unwrap_or_default()
+    }
+
+    /// Versions and deployments of jobs that are no more.
+    fn stale_histories(&self) -> impl Iterator<Item = Key> {
+        let stale = |id: &JobId, create_index: u64| {
+            self.jobs.get(id).is_none_or(|record| record.create_index != create_index)
+        };
+        let versions = self.versions.iter().filter(move |(id, k)| stale(id, k.create_index));
+        let deployments = self.deployments.iter().filter(move |(id, k)| stale(id, k.create_index));
+        let versions = versions.map(|(id, _)| Key::JobVersions(id.clone()));
+        versions.chain(deployments.map(|(id, _)| Key::JobDeployments(id.clone())))
     }
 
     /// Records of places of jobs or versions that are no more.
@@ -445,7 +472,7 @@ impl Recorded {
     /// for these allocations.
     async fn tidy(&self, state: &StateStore, keep: &BTreeSet<AllocId>) -> Result<(), StateError> {
         try_join_all(self.bad.iter().map(|key| state.quarantine(key))).await?;
-        let stale: Vec<Key> = self.stale_places().collect();
+        let stale: Vec<Key> = self.stale_places().chain(self.stale_histories()).collect();
         try_join_all(stale.iter().map(|key| state.delete(key))).await?;
         let half = self.allocs.iter().filter(|(_, records)| records.allocation.is_none());
         let half = half.filter(|(id, _)| !keep.contains(id)).map(|(id, records)| {
@@ -465,6 +492,8 @@ impl Recorded {
             rebuilt: self.rebuilt.iter().cloned().collect(),
             assigned: self.assigned.clone(),
             ended: std::mem::take(&mut self.ended),
+            versions: std::mem::take(&mut self.versions),
+            deployments: std::mem::take(&mut self.deployments),
             ledger: self.ledger.take(),
             own,
             ..RestoredNode::default()

@@ -18,6 +18,7 @@ use std::ops::RangeBounds;
 use std::sync::Arc;
 
 use super::admission::Admission;
+use super::deployments::History;
 use super::ended::Ended;
 use super::held::Holds;
 use super::views::{BlockedPlacement, Stage};
@@ -27,7 +28,7 @@ use ostler_model::saved::{EndedPlaces, JobRecord, SavedAllocState};
 use ostler_model::time::Timestamp;
 use uuid::Uuid;
 
-pub use entry::{AllocEntry, AllocReport, PlacedBy};
+pub use entry::{AllocEntry, AllocReport, AllocVerdict, PlacedBy};
 pub(crate) use entry::{Ownership, Removal};
 
 /// A job.
@@ -39,6 +40,10 @@ pub struct JobEntry {
     pub blocked: Vec<BlockedPlacement>,
     /// Places that have ended, perhaps of an older version.
     pub ended: Ended,
+    /// Earlier versions, and deployments.
+    pub history: History,
+    /// Allocations that failed, and when each gets its successor.
+    pub later: BTreeMap<AllocId, Timestamp>,
 }
 
 impl JobEntry {
@@ -129,6 +134,8 @@ impl Tables {
             record: Arc::clone(&record),
             blocked: Vec::new(),
             ended: Ended::default(),
+            history: History::default(),
+            later: BTreeMap::new(),
         };
         self.jobs.entry(id).or_insert_with(new).record = Arc::clone(&record);
     }
@@ -149,6 +156,36 @@ impl Tables {
             entry.blocked = blocked;
             self.next_index();
         }
+    }
+
+    /// These allocations of a job get successors later. A visible change when it is another one.
+    pub(crate) fn follow_later(&mut self, job: &JobId, later: BTreeMap<AllocId, Timestamp>) {
+        let Some(entry) = self.jobs.get_mut(job) else { return };
+        if entry.later != later {
+            entry.later = later;
+            self.next_index();
+        }
+    }
+
+    /// Earlier versions and deployments of a job; none of one that is not there.
+    pub(crate) fn history(&self, job: &JobId) -> History {
+        self.jobs.get(job).map(|entry| entry.history.clone()).unwrap_or_default()
+    }
+
+    /// These are the earlier versions and deployments of a job.
+    pub(crate) fn put_history(&mut self, job: &JobId, history: History) {
+        if let Some(entry) = self.jobs.get_mut(job) {
+            entry.history = history;
+        }
+    }
+
+    /// Is this allocation one of the first of its version, which nobody has accepted yet?
+    pub(crate) fn is_canary(&self, alloc: &Allocation) -> bool {
+        let deployment = alloc.deployment.as_ref().filter(|deployment| deployment.canary);
+        let entry = self.jobs.get(&alloc.job.id).filter(|_| deployment.is_some());
+        deployment.zip(entry).is_some_and(|(deployment, entry)| {
+            entry.history.awaits_promotion(&deployment.id, &alloc.group)
+        })
     }
 
     /// Jobs with places that wait.
@@ -232,15 +269,20 @@ impl Tables {
         // The first allocation of a place waits for none.
         let Some(previous) = allocation.previous else { return Vec::new() };
         let entry = |id| self.allocs.get(&id);
-        if entry(allocation.id).is_some_and(|entry| entry.placed_by == PlacedBy::Server) {
-            // A server may have two in one place: a canary runs beside what it may replace.
+        let by_server = |entry: &AllocEntry| entry.placed_by == PlacedBy::Server;
+        let canary = allocation.deployment.as_ref().is_some_and(|of| of.canary);
+        if canary || entry(allocation.id).is_some_and(by_server) {
+            // There may be two in one place: a canary runs beside what it may replace.
             return entry(previous)
                 .filter(|entry| !entry.ended)
                 .map(|_| previous)
                 .into_iter()
                 .collect();
         }
-        let here = |of: &Allocation| of.group == allocation.group && of.index == allocation.index;
+        let here = |of: &Allocation| {
+            let same = of.group == allocation.group && of.index == allocation.index;
+            same && (of.id == previous || !self.is_canary(of))
+        };
         let age = (allocation.create_index, allocation.id);
         let index = allocation.index;
         let all = self.allocs_at(&allocation.job.id, index..=index).filter(|entry| !entry.ended);

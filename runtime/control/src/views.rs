@@ -17,6 +17,7 @@ use super::admission::{DeviceExplanation, Refusal};
 use ostler_lifecycle::alloc::{AllocHandle, AllocPhase};
 use ostler_model::alloc::{AllocState, Allocation, ClientStatus};
 use ostler_model::ids::{AllocId, GroupName};
+use ostler_model::rollout::Deployment;
 use ostler_model::saved::{JobOrigin, JobRecord};
 use ostler_model::time::Timestamp;
 
@@ -70,6 +71,15 @@ pub struct Stopped {
     pub index: u64,
     /// Why it is not on record, for people: the disk refuses it. What it ends is ended all the same.
     pub unwritten: Option<String>,
+}
+
+/// What came of a request to a deployment.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Deployed {
+    /// Index of the change.
+    pub index: u64,
+    /// The version that came back, where it failed.
+    pub reverted: Option<u64>,
 }
 
 /// What became of allocations that a server placed.
@@ -143,6 +153,8 @@ pub struct BlockedPlacement {
     pub index: u32,
     /// The allocation that had the place last.
     pub previous: Option<AllocId>,
+    /// It is one beside another allocation, to try a new version.
+    pub canary: bool,
     /// It fits when what goes for it is over. Otherwise something else must become free.
     pub soon: bool,
     /// What stands in the way.
@@ -179,6 +191,10 @@ pub struct JobView {
     pub blocked: Vec<BlockedPlacement>,
     /// Places without an allocation.
     pub places: PlaceCounts,
+    /// Allocations that failed, and when each gets its successor.
+    pub later: BTreeMap<AllocId, Timestamp>,
+    /// Its newest deployment.
+    pub deployment: Option<Arc<Deployment>>,
 }
 
 /// An allocation as it is now.
@@ -190,6 +206,10 @@ pub struct AllocView {
     pub state: AllocState,
     /// Where its owner is.
     pub phase: AllocPhase,
+    /// It failed, and gets a successor then.
+    pub successor_at: Option<Timestamp>,
+    /// It runs beside what it may replace, and nobody has accepted it yet.
+    pub canary: bool,
     /// Index of the last change of `allocation`, `state` or `phase`.
     pub modify_index: u64,
     /// When that was.
@@ -204,6 +224,10 @@ pub struct AllocView {
 pub struct AllocRef {
     /// What was asked, the newest copy.
     pub allocation: Arc<Allocation>,
+    /// See [`AllocView::successor_at`].
+    pub successor_at: Option<Timestamp>,
+    /// See [`AllocView::canary`].
+    pub canary: bool,
     /// Index of its last change.
     pub modify_index: u64,
     /// When that was.
@@ -216,9 +240,18 @@ impl AllocRef {
     /// As it is now.
     #[must_use]
     pub fn view(self) -> AllocView {
-        let Self { allocation, modify_index, modify_time, handle } = self;
+        let Self { allocation, successor_at, canary, modify_index, modify_time, handle } = self;
         let (state, phase) = (handle.state().borrow().clone(), *handle.phase().borrow());
-        AllocView { allocation, state, phase, modify_index, modify_time, handle }
+        AllocView {
+            allocation,
+            state,
+            phase,
+            successor_at,
+            canary,
+            modify_index,
+            modify_time,
+            handle,
+        }
     }
 }
 
@@ -231,6 +264,8 @@ pub struct GroupPlan {
     pub in_place: u32,
     /// Stopped and replaced.
     pub destructive: u32,
+    /// Placed beside old ones, to try the new version.
+    pub canary: u32,
     /// Stopped.
     pub stop: u32,
     /// Left as they are.

@@ -12,12 +12,14 @@ pub(crate) mod group;
 pub(crate) mod health;
 mod http;
 pub(crate) mod job;
+pub(crate) mod reschedule;
 pub(crate) mod resources;
 pub(crate) mod restart;
 pub(crate) mod service;
 pub(crate) mod task;
 pub(crate) mod template;
 pub(crate) mod trust;
+mod update;
 
 pub(crate) use agent::agent_config;
 pub use agent::agent_key;

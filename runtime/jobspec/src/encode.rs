@@ -1,6 +1,8 @@
 //! Job → JSON as Nomad's API has it: its names, units (nanoseconds, MHz, MiB) and the fields that
 //! are always there. What is read back from it is the same job.
 
+use std::time::Duration;
+
 use serde_json::Value;
 
 use crate::decode::artifact::ArtifactKeys;
@@ -8,19 +10,21 @@ use crate::decode::constraint::{AffinityKeys, ConstraintKeys};
 use crate::decode::group::{GroupKeys, NetworkKeys, PortKeys};
 use crate::decode::health::UpdateKeys;
 use crate::decode::job::{JobKeys, REGION};
+use crate::decode::reschedule::RescheduleKeys;
 use crate::decode::resources::{DeviceKeys, ResourceKeys};
 use crate::decode::service::{CheckKeys, CheckType, ServiceKeys};
 use crate::decode::task::TaskKeys;
 use crate::decode::template;
 use crate::diagnostic::Span;
 use crate::keys::{Free, Keys as _};
-use crate::tree::{self, Key, ValueKind};
+use crate::tree::Key;
 use ostler_model::artifact::TaskArtifact;
 use ostler_model::job::{
     Check, CheckKind, Constraint, HealthPolicy, Job, JobKind, NetworkSpec, PortSpec, RestartPolicy,
     Service, Task, TaskGroup,
 };
 use ostler_model::resources::{DeviceRequest, Resources};
+use ostler_model::rollout::{ReschedulePolicy, UpdatePolicy};
 
 /// The job as the object that stands at `Job` in a request to Nomad's API and that `/v1/job/ID`
 /// answers with, less what only the keeper of jobs knows (`Status`, `Version`, `SubmitTime`,
@@ -40,7 +44,7 @@ pub fn nomad_json(job: &Job) -> Value {
         constraints: constraints(&job.constraints),
         groups: job.groups.iter().map(|group| self::group(group, job.kind)).collect(),
         source_dir: job.source_dir.clone().into(),
-        update: Some(update(None, job.kind)),
+        update: Some(update_of_job(job.kind)),
         ..JobKeys::default()
     };
     keys.json().into()
@@ -59,7 +63,8 @@ fn group(group: &TaskGroup, job: JobKind) -> GroupKeys {
         shutdown_delay: group.shutdown_delay.into(),
         max_run_duration: group.max_run_duration.into(),
         ephemeral_disk: Some(group.ephemeral_disk.into()),
-        update: group.health.map(|health| update(Some(health), job)),
+        update: group.health.map(|health| update(health, group.update.unwrap_or_default())),
+        reschedule: reschedule(group.reschedule, job),
         // What Nomad fills in; `Update` says what counts.
         migrate: (job == JobKind::Service).then(|| HealthPolicy::default().into()),
         // Each task has its own, which is what counts.
@@ -133,21 +138,42 @@ fn network(network: &NetworkSpec) -> NetworkKeys {
     }
 }
 
-/// A group's block, or the job's, which says nothing. `MaxParallel` 0 is what happens: all are
-/// replaced at once.
-fn update(health: Option<HealthPolicy>, job: JobKind) -> UpdateKeys {
-    let number =
-        |number: u64| tree::Value { kind: ValueKind::Number(number.into()), span: Span::default() };
-    let judged = if job.runs_to_completion() { 0 } else { 30_000_000_000 };
+fn update(health: HealthPolicy, policy: UpdatePolicy) -> UpdateKeys {
     UpdateKeys {
-        health_check: health.map(|health| health.check).into(),
-        min_healthy_time: health.map(|h| h.min_healthy_time).unwrap_or_default().into(),
-        healthy_deadline: health.map(|h| h.healthy_deadline).unwrap_or_default().into(),
-        max_parallel: number(0).into(),
-        stagger: number(judged).into(),
-        progress_deadline: number(if health.is_some() { 600_000_000_000 } else { 0 }).into(),
+        health_check: health.check.into(),
+        min_healthy_time: health.min_healthy_time.into(),
+        healthy_deadline: health.healthy_deadline.into(),
+        max_parallel: policy.max_parallel.into(),
+        stagger: policy.stagger.into(),
+        progress_deadline: policy.progress_deadline.into(),
+        canary: policy.canary.into(),
+        auto_revert: policy.auto_revert.into(),
+        auto_promote: policy.auto_promote.into(),
         ..UpdateKeys::default()
     }
+}
+
+/// The job's own block, which says nothing: those of its groups do.
+fn update_of_job(job: JobKind) -> UpdateKeys {
+    let service = job == JobKind::Service;
+    let stagger = if service { 30 } else { 0 };
+    UpdateKeys {
+        min_healthy_time: Duration::ZERO.into(),
+        healthy_deadline: Duration::ZERO.into(),
+        max_parallel: u32::from(service).into(),
+        stagger: Duration::from_secs(stagger).into(),
+        progress_deadline: Duration::ZERO.into(),
+        canary: 0.into(),
+        auto_revert: false.into(),
+        auto_promote: false.into(),
+        ..UpdateKeys::default()
+    }
+}
+
+/// Of jobs that run on every node there is none.
+fn reschedule(policy: ReschedulePolicy, job: JobKind) -> Option<RescheduleKeys> {
+    let every = matches!(job, JobKind::System | JobKind::Sysbatch);
+    (!every).then(|| policy.into())
 }
 
 fn service(service: &Service) -> ServiceKeys {

@@ -20,6 +20,7 @@ use ostler_model::job::*;
 use ostler_model::json::JsonObject;
 use ostler_model::limits::MIB;
 use ostler_model::resources::{DeviceRequest, Resources};
+use ostler_model::rollout::{DelayFunction, ReschedulePolicy, UpdatePolicy};
 
 fn read_back(job: &Job) -> Job {
     let text = json!({ "Job": nomad_json(job) }).to_string();
@@ -236,6 +237,39 @@ fn health() -> impl Strategy<Value = HealthPolicy> {
     })
 }
 
+fn update() -> impl Strategy<Value = UpdatePolicy> {
+    let times = (nanos(1..90 * SECOND), prop::option::of(nanos(200 * SECOND..900 * SECOND)));
+    (0..5_u32, times, any::<bool>(), any::<bool>(), 0..4_u32).prop_map(
+        |(max_parallel, (stagger, progress), auto_revert, promotes, canary)| UpdatePolicy {
+            max_parallel,
+            stagger,
+            progress_deadline: progress.unwrap_or_default(),
+            auto_revert,
+            auto_promote: promotes && canary > 0,
+            canary,
+        },
+    )
+}
+
+fn reschedule(kind: JobKind) -> impl Strategy<Value = ReschedulePolicy> {
+    let every = matches!(kind, JobKind::System | JobKind::Sysbatch);
+    let functions =
+        vec![DelayFunction::Constant, DelayFunction::Exponential, DelayFunction::Fibonacci];
+    let times = (nanos(5 * SECOND..90 * SECOND), nanos(90 * SECOND..900 * SECOND));
+    let limited = prop::option::of(1..4_u32);
+    let some = (prop::sample::select(functions), times, limited).prop_map(
+        |(delay_function, (delay, max_delay), attempts)| ReschedulePolicy {
+            attempts: attempts.unwrap_or(0),
+            interval: Duration::from_secs(9_000),
+            delay,
+            delay_function,
+            max_delay,
+            unlimited: attempts.is_none(),
+        },
+    );
+    if every { Just(ReschedulePolicy::NEVER).boxed() } else { some.boxed() }
+}
+
 fn group(kind: JobKind) -> impl Strategy<Value = TaskGroup> {
     let hook = prop::sample::select(vec![
         LifecycleHook::Prestart,
@@ -256,8 +290,9 @@ fn group(kind: JobKind) -> impl Strategy<Value = TaskGroup> {
     let plain = (0..2_u32, texts(), prop::collection::vec(constraint(), 0..2), 0..9_u16);
     let times = (prop::option::of(nanos(1..90 * SECOND)), prop::option::of(nanos(1..90 * SECOND)));
     let disk = (any::<bool>(), any::<bool>(), prop_oneof![Just(300), 10..9_999_u32], any::<bool>());
-    (plain, tasks, services, health, times, disk).prop_map(
-        |((count, meta, constraints, to), tasks, services, health, times, disk)| TaskGroup {
+    let rules = (health, update(), reschedule(kind));
+    (plain, tasks, services, rules, times, disk).prop_map(
+        |((count, meta, constraints, to), tasks, services, rules, times, disk)| TaskGroup {
             name: GroupName::new("g").unwrap(),
             count,
             meta,
@@ -280,7 +315,9 @@ fn group(kind: JobKind) -> impl Strategy<Value = TaskGroup> {
                 size_mb: disk.2,
                 size_stated: disk.3 || disk.2 != 300,
             },
-            health,
+            health: rules.0,
+            update: rules.0.map(|_| rules.1),
+            reschedule: rules.2,
             services: [services.0, services.1, services.2].into_iter().flatten().collect(),
             max_run_duration: times.1,
             stop_after_disconnect: None,

@@ -24,7 +24,7 @@ use crate::places::ConfigPlaces;
 use crate::tree::{self, Key};
 use crate::tree::{Value, ValueKind};
 use crate::units::parse_duration;
-pub(crate) use items::{Entry, Items, unsupported};
+pub(crate) use items::{Entry, Items};
 pub(crate) use kinds::{Free, Given, Kind, Over, Texts};
 pub(crate) use scalars::{Arguments, Scalar, choice, keyword, text};
 

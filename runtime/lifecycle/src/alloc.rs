@@ -162,6 +162,7 @@ pub(crate) enum Request {
     Restart { scope: RestartScope, reason: String, reply: Reply },
     Signal { task: Option<TaskName>, signal: String, reply: Reply },
     Exec { task: TaskName, request: ExecRequest },
+    Judge { healthy: bool },
     Destroy,
     Shutdown,
 }
@@ -329,6 +330,13 @@ impl AllocHandle {
     pub async fn signal(&self, task: Option<&TaskName>, signal: &str) -> Result<(), RequestError> {
         let (task, signal) = (task.cloned(), signal.to_owned());
         self.ask(|reply| Request::Signal { task, signal, reply }).await
+    }
+
+    /// Somebody says whether it is healthy. The first verdict counts. Returns when the owner has taken
+    /// the request.
+    pub async fn judge(&self, healthy: bool) {
+        // An error means that the owner has ended.
+        let _gone = self.requests.send(Box::new(Request::Judge { healthy })).await;
     }
 
     /// Run a command inside a running task.

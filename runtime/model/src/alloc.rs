@@ -9,6 +9,7 @@ use super::held_once::HeldOnce;
 use super::ids::{AllocId, GroupName, TaskName};
 use super::job::{Job, TaskGroup};
 use super::resources::{AllocatedDevice, AllocatedPort};
+use super::rollout::RescheduleEvent;
 use super::saved::DeploymentStatus;
 use super::task::TaskState;
 use super::time::Timestamp;
@@ -56,17 +57,21 @@ pub struct Allocation {
     pub previous: Option<AllocId>,
     /// Why `desired` is what it is; empty for an allocation that is to run.
     pub desired_description: String,
-    /// The servers' deployment that it is judged for; absent for jobs of the node's own.
+    /// The deployment that it is judged for.
     pub deployment: Option<AllocDeployment>,
+    /// Those before it in its place that had failed, oldest first, as far as they count for the next.
+    pub reschedules: Vec<RescheduleEvent>,
 }
 
-/// A deployment of servers, and since when an allocation belongs to it.
+/// A deployment, of servers or of this node, and since when an allocation belongs to it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AllocDeployment {
-    /// Its id at the servers.
+    /// Its id.
     pub id: Box<str>,
     /// Its deadlines count from here.
     pub since: Timestamp,
+    /// One of the first of a new version, which run beside the old ones.
+    pub canary: bool,
 }
 
 impl Allocation {

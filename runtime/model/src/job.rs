@@ -11,6 +11,7 @@ use super::held_once::HeldOnce;
 use super::ids::{GroupName, JobId, PluginName, TaskName};
 use super::json::JsonObject;
 use super::resources::Resources;
+use super::rollout::{ReschedulePolicy, UpdatePolicy};
 use super::template::TaskTemplate;
 
 /// What kind of work a job is; decides restart defaults and what an exit means.
@@ -95,6 +96,10 @@ pub struct TaskGroup {
     pub ephemeral_disk: EphemeralDisk,
     /// When an allocation counts as healthy; absent: nobody asks.
     pub health: Option<HealthPolicy>,
+    /// How a new version takes over; absent: all at once.
+    pub update: Option<UpdatePolicy>,
+    /// When an allocation that failed gets a successor.
+    pub reschedule: ReschedulePolicy,
     /// What it offers, with the checks that tell whether it works.
     pub services: Vec<Service>,
     /// Stopped as complete this long after it was placed.

@@ -31,6 +31,7 @@ pub mod plugin;
 pub mod ports;
 pub mod resources;
 pub mod rng;
+pub mod rollout;
 pub mod saved;
 pub mod server_address;
 pub mod session;

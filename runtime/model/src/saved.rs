@@ -73,6 +73,8 @@ pub struct JobRecord {
     pub stopped: bool,
     /// Who gave it.
     pub origin: JobOrigin,
+    /// All of it was healthy once: what a deployment that fails may go back to.
+    pub stable: bool,
 }
 
 /// Places of a task group whose allocations are over, so that nobody fills them again when those are

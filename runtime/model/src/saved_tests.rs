@@ -68,6 +68,7 @@ fn job_record() -> JobRecord {
         job_modify_index: 5,
         stopped: true,
         origin: JobOrigin::File("/jobs/web.hcl".into()),
+        stable: false,
     }
 }
 

@@ -14,7 +14,7 @@ use ostler_model::rng::Rng;
 use tokio::sync::watch;
 
 use crate::checks::JobState;
-use crate::plan::{Act, Step};
+use crate::plan::{Act, Step, TakesOver};
 use crate::play::job;
 
 /// Where the simulated directory is.
@@ -289,7 +289,15 @@ impl JobFiles for SimFiles {
         };
         let name = FILE_JOBS.get(of.job).copied().unwrap_or_default();
         let (count, version) = (of.count, of.version);
-        let act = Act::Register { job: of.job, count, version, device: false, prepares: false };
+        let takes_over = TakesOver::AtOnce;
+        let act = Act::Register {
+            job: of.job,
+            count,
+            version,
+            device: false,
+            prepares: false,
+            takes_over,
+        };
         job(name, &act).map(Arc::new).ok_or_else(bad)
     }
 

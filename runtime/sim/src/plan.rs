@@ -44,6 +44,18 @@ pub enum Disk {
     Slow,
 }
 
+/// How a new version of a job takes over, and whether what fails gets successors.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum TakesOver {
+    /// All at once; what failed stays failed.
+    #[default]
+    AtOnce,
+    /// So many at a time, as they become healthy; what failed gets a few successors.
+    Rolling(u32),
+    /// So many beside the old ones first, which are promoted when they are healthy.
+    Canaries(u32),
+}
+
 /// One thing that happens.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Act {
@@ -59,6 +71,8 @@ pub enum Act {
         device: bool,
         /// Another task prepares something in memory for it.
         prepares: bool,
+        /// How a new version of it takes over.
+        takes_over: TakesOver,
     },
     /// A job is stopped.
     Stop {
@@ -151,6 +165,16 @@ impl Plan {
                 _ => {}
             }
         }
+        let rng = Rng::seeded(seed ^ 0x00de_9107);
+        for step in &mut plan.steps {
+            if let Act::Register { takes_over, .. } = &mut step.act {
+                *takes_over = match rng.below(4) {
+                    0 => TakesOver::Rolling(1 + u32::try_from(rng.below(2)).unwrap_or(0)),
+                    1 => TakesOver::Canaries(1 + u32::try_from(rng.below(2)).unwrap_or(0)),
+                    _ => TakesOver::AtOnce,
+                };
+            }
+        }
         mix(seed, &mut plan.steps);
         plan
     }
@@ -182,6 +206,7 @@ fn register(rng: &Rng) -> Act {
         version: u32::try_from(rng.below(3)).unwrap_or(0),
         device: rng.below(3) == 0,
         prepares: false,
+        takes_over: TakesOver::AtOnce,
     }
 }
 

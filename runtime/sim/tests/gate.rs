@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use std::time::Duration;
 
-use ostler_sim::plan::{Act, Disk, Plan, Step};
+use ostler_sim::plan::{Act, Disk, Plan, Step, TakesOver};
 use ostler_sim::play::{Failure, Played, play};
 
 /// Seeds of defects that were mended, of plans as they were drawn then.
@@ -72,10 +72,31 @@ fn nodes_that_failed_once_do_not_fail_again() {
 /// A job whose task needs what another one prepares, one that comes while the disk forgets what it
 /// could not sync, one that is acknowledged after that, and a power cut some doors later.
 fn power_cut(doors: u64, file: bool) -> Plan {
-    let prepared = Act::Register { job: 0, count: 2, version: 0, device: true, prepares: true };
+    let prepared = Act::Register {
+        job: 0,
+        count: 2,
+        version: 0,
+        device: true,
+        prepares: true,
+        takes_over: TakesOver::AtOnce,
+    };
     let gone = Duration::from_secs(10);
-    let refused = Act::Register { job: 2, count: 2, version: 0, device: false, prepares: false };
-    let again = Act::Register { job: 1, count: 1, version: 0, device: false, prepares: true };
+    let refused = Act::Register {
+        job: 2,
+        count: 2,
+        version: 0,
+        device: false,
+        prepares: false,
+        takes_over: TakesOver::AtOnce,
+    };
+    let again = Act::Register {
+        job: 1,
+        count: 1,
+        version: 0,
+        device: false,
+        prepares: true,
+        takes_over: TakesOver::AtOnce,
+    };
     let acts = [prepared, Act::Disk(Disk::Unsure), refused, Act::Disk(Disk::Works), again];
     let after = Duration::from_secs(20);
     let mut steps: Vec<Step> = acts.into_iter().map(|act| Step { after, act }).collect();

@@ -18,6 +18,8 @@
 //!                   50 02                                 of devices
 //! jobs              60 id…
 //!   ended places    60 id… 00 group… 00 block[4]
+//!   versions        60 id… 00 00 01
+//!   deployments     60 id… 00 00 02
 //! ```
 //!
 //! Bytes sort as keys do within an allocation (names hold no NUL byte), every group of keys that is
@@ -56,6 +58,10 @@ const MANAGER_DRIVER: u8 = 0x01;
 const MANAGER_DEVICE: u8 = 0x02;
 const JOB_END: u8 = 0x00;
 const GROUP_END: u8 = 0x00;
+/// In the place of a group's name, which is not empty.
+const JOB_ITEM: u8 = 0x00;
+const JOB_VERSIONS: u8 = 0x01;
+const JOB_DEPLOYMENTS: u8 = 0x02;
 
 /// Facts about the state file itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -105,6 +111,10 @@ pub enum Key {
     /// How allocations of a group that were collected had ended, by place, a block of places each:
     /// [`ostler_model::saved::EndedPlaces`].
     EndedPlaces(Box<EndedBlock>),
+    /// Earlier versions of a job: [`ostler_model::rollout::JobVersions`].
+    JobVersions(JobId),
+    /// Deployments of a job: [`ostler_model::rollout::JobDeployments`].
+    JobDeployments(JobId),
 }
 
 /// Neighbouring places of a task group. Boxed in a [`Key`], which is in every error of the store.
@@ -157,6 +167,10 @@ pub enum Kind {
     EndedPlaces = 16,
     /// [`Key::NodeBoot`].
     NodeBoot = 17,
+    /// [`Key::JobVersions`].
+    JobVersions = 18,
+    /// [`Key::JobDeployments`].
+    JobDeployments = 19,
 }
 
 /// Keys that are read together.
@@ -180,10 +194,10 @@ pub enum Prefix {
     Node,
     /// The managers' records.
     Managers,
-    /// All jobs, with their ended places.
+    /// All jobs, with what is beside each.
     Jobs,
-    /// The ended places of one job.
-    EndedPlaces(JobId),
+    /// What is beside one job: ended places, earlier versions, deployments.
+    BesideJob(JobId),
 }
 
 /// Why bytes are not a key.
@@ -228,6 +242,8 @@ impl Key {
             Self::DeviceManager => Kind::DeviceManager,
             Self::Job(_) => Kind::Job,
             Self::EndedPlaces(_) => Kind::EndedPlaces,
+            Self::JobVersions(_) => Kind::JobVersions,
+            Self::JobDeployments(_) => Kind::JobDeployments,
         }
     }
 
@@ -250,7 +266,9 @@ impl Key {
             | Self::DriverManager
             | Self::DeviceManager
             | Self::Job(_)
-            | Self::EndedPlaces(_) => None,
+            | Self::EndedPlaces(_)
+            | Self::JobVersions(_)
+            | Self::JobDeployments(_) => None,
         }
     }
 
@@ -288,10 +306,18 @@ impl Key {
             }
             Self::EndedPlaces(of) => {
                 let EndedBlock { job, group, block } = &**of;
-                push_ended(out, job);
+                push_beside(out, job);
                 out.extend_from_slice(group.as_str().as_bytes());
                 out.push(GROUP_END);
                 out.extend_from_slice(&block.to_be_bytes());
+            }
+            Self::JobVersions(job) => {
+                push_beside(out, job);
+                out.extend([JOB_ITEM, JOB_VERSIONS]);
+            }
+            Self::JobDeployments(job) => {
+                push_beside(out, job);
+                out.extend([JOB_ITEM, JOB_DEPLOYMENTS]);
             }
         }
     }
@@ -346,7 +372,7 @@ impl Prefix {
             Self::Node => out.push(NODE),
             Self::Managers => out.push(MANAGER),
             Self::Jobs => out.push(JOB),
-            Self::EndedPlaces(job) => push_ended(&mut out, job),
+            Self::BesideJob(job) => push_beside(&mut out, job),
         }
         out
     }
@@ -369,7 +395,7 @@ fn push_task(out: &mut Vec<u8>, id: AllocId, task: &TaskName) {
     out.push(TASK_END);
 }
 
-fn push_ended(out: &mut Vec<u8>, job: &JobId) {
+fn push_beside(out: &mut Vec<u8>, job: &JobId) {
     out.push(JOB);
     out.extend_from_slice(job.as_str().as_bytes());
     out.push(JOB_END);
@@ -414,6 +440,12 @@ fn parse_job(rest: &[u8]) -> Result<Key, KeyError> {
     };
     let (job, more) = rest.split_at(end);
     let job = id(job)?;
+    match more {
+        [JOB_END, JOB_ITEM, JOB_VERSIONS] => return Ok(Key::JobVersions(job)),
+        [JOB_END, JOB_ITEM, JOB_DEPLOYMENTS] => return Ok(Key::JobDeployments(job)),
+        [JOB_END, JOB_ITEM, tag] => return Err(KeyError::Unknown { tag: *tag }),
+        _ => {}
+    }
     match more.split_last_chunk::<4>() {
         Some(([JOB_END, group @ .., GROUP_END], block)) => {
             let group = GroupName::new(utf8(group)?).map_err(KeyError::Name)?;

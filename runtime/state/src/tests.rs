@@ -147,6 +147,8 @@ fn allocation(id: AllocId) -> Allocation {
             health: None,
             services: Vec::new(),
             max_run_duration: None,
+            update: None,
+            reschedule: ostler_model::rollout::ReschedulePolicy::NEVER,
             stop_after_disconnect: None,
         }],
         source_dir: Some("/jobs".into()),
@@ -176,6 +178,7 @@ fn allocation(id: AllocId) -> Allocation {
         job_version: 0,
         previous: None,
         deployment: None,
+        reschedules: Vec::new(),
         desired_description: String::new(),
     }
 }

@@ -56,6 +56,7 @@ pub fn job_record(alloc: &Allocation) -> JobRecord {
         job_modify_index: 1,
         stopped: false,
         origin: JobOrigin::Api,
+        stable: false,
     }
 }
 
@@ -100,6 +101,8 @@ pub fn group(name: &str, tasks: Vec<Task>) -> Result<TaskGroup, NameError> {
         health: None,
         services: Vec::new(),
         max_run_duration: None,
+        update: None,
+        reschedule: ostler_model::rollout::ReschedulePolicy::NEVER,
         stop_after_disconnect: None,
     })
 }
@@ -167,6 +170,7 @@ pub fn allocation(kind: JobKind, tasks: Vec<Task>, rng: &Rng) -> Result<Allocati
         job_version: 0,
         previous: None,
         deployment: None,
+        reschedules: Vec::new(),
         desired_description: String::new(),
     })
 }

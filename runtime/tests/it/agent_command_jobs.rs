@@ -6,13 +6,13 @@ use serde_json::Value;
 
 use crate::support::agent_process::AgentProcess;
 use crate::support::binary::{command, ostler};
-use crate::support::jobs::{SOON_HEALTHY, lifecycle, shell, wasm, with_guests};
+use crate::support::jobs::{SOON_HEALTHY, STAYS_FAILED, lifecycle, shell, wasm, with_guests};
 use crate::support::system::{eventually, runs, until};
 
 fn job(id: &str, count: u32, tasks: &str) -> String {
     let restart = "restart {\n attempts = 0\n mode = \"fail\"\n }";
     with_guests(&format!(
-        "job \"{id}\" {{\n group \"g\" {{\n count = {count}\n {SOON_HEALTHY}\n {restart}\n {tasks}\n }}\n}}\n"
+        "job \"{id}\" {{\n group \"g\" {{\n count = {count}\n {SOON_HEALTHY}\n {restart}\n {STAYS_FAILED}\n {tasks}\n }}\n}}\n"
     ))
 }
 
@@ -202,7 +202,7 @@ async fn what_is_wrong_in_a_job_file_is_shown_with_its_place_before_the_agent_is
 async fn what_a_job_asks_for_in_vain_is_named_with_its_place_by_every_command() {
     let agent = AgentProcess::start().await;
     let vain =
-        "job \"web\" {\n priority = 70\n region = \"eu\"\n update {\n max_parallel = 1\n }\n";
+        "job \"web\" {\n priority = 70\n region = \"eu\"\n migrate {\n max_parallel = 1\n }\n";
     let text = sleeper("web", 2).replace("job \"web\" {\n", vain);
     let file = agent.file("vain.hcl", &text);
     let file = file.to_str().unwrap();

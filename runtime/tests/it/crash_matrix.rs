@@ -46,7 +46,7 @@ use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 
 use crate::agent::serving;
-use crate::support::jobs::{lifecycle, shell, wasm, with_guests};
+use crate::support::jobs::{STAYS_FAILED, lifecycle, shell, wasm, with_guests};
 use crate::support::system::{eventually, kill, processes_of};
 use crate::support::{DataDir, PATIENCE, parse};
 
@@ -183,7 +183,7 @@ fn says(dir: &Path, name: &str, script: &str) -> String {
 fn job(id: &str, kind: &str, attempts: u32, tasks: &str) -> Job {
     parse(&with_guests(&format!(
         "job \"{id}\" {{\n type = \"{kind}\"\n group \"g\" {{\n restart {{\n attempts = {attempts}\n \
-         delay = \"100ms\"\n mode = \"fail\"\n }}\n {tasks}\n }}\n}}"
+         delay = \"100ms\"\n mode = \"fail\"\n }}\n {STAYS_FAILED}\n {tasks}\n }}\n}}"
     )))
 }
 

@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use crate::support::KEEPS;
 use crate::support::agent_process::{AgentProcess, Home};
-use crate::support::jobs::{shell, with_guests};
+use crate::support::jobs::{STAYS_FAILED, shell, with_guests};
 use crate::support::system::until;
 
 /// A job of one group whose task says in the file `NAME-INDEX` that it started, then runs `script`.
@@ -15,7 +15,7 @@ fn job(dir: &Path, name: &str, kind: &str, count: u32, script: &str) -> String {
     let said = format!("echo ran >> {}/{name}-$NOMAD_ALLOC_INDEX; {script}", dir.display());
     with_guests(&format!(
         "job \"{name}\" {{\n type = \"{kind}\"\n group \"g\" {{\n count = {count}\n restart {{\n \
-         attempts = 1\n interval = \"1h\"\n delay = \"0s\"\n mode = \"fail\"\n }}\n {}\n }}\n}}\n",
+         attempts = 1\n interval = \"1h\"\n delay = \"0s\"\n mode = \"fail\"\n }}\n {STAYS_FAILED}\n {}\n }}\n}}\n",
         shell("t", &said, "")
     ))
 }

@@ -60,6 +60,12 @@ async fn names(client: &Client, id: &str) -> [(String, &'static str); 3] {
         alloc["ClientStatus"] == "running" && alloc["DeploymentStatus"]["Healthy"] == true
     };
     let alloc = client.alloc_when(id, runs).await;
+    // What follows from the verdict is there too.
+    within(async {
+        let path = "/v1/job/web/deployment";
+        while client.get(path).await.json()["Status"] != "successful" {}
+    })
+    .await;
     let port = alloc["AllocatedResources"]["Shared"]["Ports"][0]["Value"].to_string();
     [(id.to_owned(), "<alloc>"), (id[..8].to_owned(), "<alloc>"), (port, "<port>")]
 }

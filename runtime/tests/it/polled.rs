@@ -3,14 +3,14 @@
 use serde_json::Value;
 
 use crate::support::agent_process::AgentProcess;
-use crate::support::jobs::SOON_HEALTHY;
+use crate::support::jobs::{SOON_HEALTHY, STAYS_FAILED};
 
 const GIVEN_UP: &str = "the workload did not end after it was killed";
 const TIMEOUT: &str = "kill_timeout = \"200ms\"";
 
 fn service(config: &str) -> String {
     format!(
-        "job \"p\" {{\n group \"g\" {{\n {SOON_HEALTHY}\n restart {{\n attempts = 0\n mode = \"fail\"\n }}\n \
+        "job \"p\" {{\n group \"g\" {{\n {SOON_HEALTHY}\n {STAYS_FAILED}\n restart {{\n attempts = 0\n mode = \"fail\"\n }}\n \
          task \"t\" {{\n driver = \"mock_driver\"\n config {{\n {config}\n }}\n {TIMEOUT}\n }}\n \
          }}\n}}\n"
     )

@@ -9,7 +9,7 @@ use ostler_model::task::TaskStatus;
 use ostler_model::time::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use crate::{Absent, AllocatedResources, Job, Resources, Text, or_empty};
+use crate::{Absent, AllocatedResources, Job, RescheduleTracker, Resources, Text, or_empty};
 
 /// `AllocListStub` and `Allocation`. What only one of them has is `None` in the other. `J` is how its
 /// job is written or read.
@@ -72,7 +72,7 @@ pub struct Alloc<'a, J = Job<'a>> {
     /// Its tasks.
     #[serde(deserialize_with = "or_empty")]
     pub task_states: BTreeMap<Text<'a>, TaskState<'a>>,
-    /// Its deployment; there are none. Not of lists.
+    /// Its deployment. Not of lists.
     #[serde(rename = "DeploymentID", skip_serializing_if = "Option::is_none")]
     pub deployment_id: Option<Text<'a>>,
     /// The verdict on its health.
@@ -83,12 +83,15 @@ pub struct Alloc<'a, J = Job<'a>> {
     /// Whose place it takes. Not of lists.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub previous_allocation: Option<Option<Text<'a>>>,
-    /// Of lists.
+    /// Who takes its place. Not of lists.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub next_allocation: Option<Text<'a>>,
+    /// What is to place its successor, where it failed.
     #[serde(rename = "FollowupEvalID", skip_serializing_if = "Option::is_none")]
     pub followup_eval_id: Option<Text<'a>>,
-    /// Of lists.
+    /// Those before it in its place that had failed.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub reschedule_tracker: Option<Absent>,
+    pub reschedule_tracker: Option<Option<RescheduleTracker>>,
     /// Of lists.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub preempted_allocations: Option<Absent>,
@@ -297,6 +300,10 @@ pub enum Trigger {
     AllocStop,
     /// Something did not fit.
     QueuedAllocs,
+    /// An allocation failed, and gets a successor.
+    AllocFailure,
+    /// A deployment went on, or somebody asked something of it.
+    DeploymentWatcher,
 }
 
 /// `Evaluation`. Nothing is left to do when it can be seen: it is complete, or stands for what waits.
@@ -325,15 +332,18 @@ pub struct Evaluation<'a> {
     pub node_id: Text<'a>,
     /// Of no node.
     pub node_modify_index: u64,
-    /// Of no deployment.
+    /// The deployment that came with it.
     #[serde(rename = "DeploymentID")]
     pub deployment_id: Text<'a>,
-    /// `complete` or `blocked`.
+    /// `complete`, `blocked` or `pending`.
     pub status: Text<'a>,
     /// A sentence on it.
     pub status_description: Text<'a>,
-    /// Nanoseconds; nothing waits.
+    /// Nanoseconds; it says when instead.
     pub wait: u64,
+    /// When it does what it is to do, where that is later.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub wait_until: Option<Text<'a>>,
     /// There is none.
     pub next_eval: Text<'a>,
     /// The one that left this one's places empty; or empty.

@@ -167,7 +167,7 @@ pub struct JobFacts<'a> {
     pub status: Text<'a>,
     /// What it waits for.
     pub status_description: Text<'a>,
-    /// Nobody judges versions.
+    /// All of this version was healthy.
     pub stable: bool,
     /// 0 for the first.
     pub version: u64,
@@ -197,7 +197,7 @@ pub struct Places {
     pub failed: u64,
 }
 
-/// `JobVersionsResponse`: the newest; older ones are not kept.
+/// `JobVersionsResponse`: newest first.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct JobVersions<J> {

@@ -11,6 +11,7 @@
 mod agent;
 mod alloc;
 mod change;
+mod deployment;
 mod file;
 mod job;
 mod node;
@@ -22,6 +23,7 @@ use std::borrow::Cow;
 pub use agent::*;
 pub use alloc::*;
 pub use change::*;
+pub use deployment::*;
 pub use file::*;
 pub use job::*;
 pub use node::*;

@@ -7,6 +7,7 @@ use serde_json::Value;
 use ostler_device::ledger::DeviceLedger;
 use ostler_lifecycle::task::handle::LocalState;
 use ostler_model::alloc::Allocation;
+use ostler_model::rollout::{JobDeployments, JobVersions};
 use ostler_model::saved::{
     AcknowledgedState, DeploymentStatus, DeviceManagerState, DriverManagerState, EndedPlaces,
     JobRecord, NetworkStatus, NodeBoot, NodeRegistration, PluginHandle, SavedAllocState,
@@ -37,6 +38,8 @@ pub(super) const fn name(kind: Kind) -> &'static str {
         Kind::DeviceManager => "device-manager",
         Kind::Job => "job",
         Kind::EndedPlaces => "ended-places",
+        Kind::JobVersions => "job-versions",
+        Kind::JobDeployments => "job-deployments",
     }
 }
 
@@ -87,6 +90,8 @@ pub(super) fn value(entry: &Entry<'_>) -> Result<Value, ValueError> {
         Kind::DeviceManager => json::<DeviceManagerState>(entry),
         Kind::Job => json::<JobRecord>(entry),
         Kind::EndedPlaces => json::<EndedPlaces>(entry),
+        Kind::JobVersions => json::<JobVersions>(entry),
+        Kind::JobDeployments => json::<JobDeployments>(entry),
     }
 }
 

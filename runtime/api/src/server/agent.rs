@@ -32,11 +32,6 @@ pub(super) fn shown<T: Serialize>(
     get(move |State(api): Shared, params: Params| ready(reply::json(&params, &look(&api))))
 }
 
-/// Lists of what a node without a cluster does not have.
-pub(super) async fn nothing(State(api): Shared, params: Params) -> Result<Response, Failure> {
-    Ok(reply::read_at(api.began_at, reply::json(&params, &[(); 0])?))
-}
-
 /// `GET /v1/agent/health`: 200 as soon as jobs are taken.
 pub(super) async fn health(State(api): Shared, params: Params) -> Result<Response, Failure> {
     let readiness = api.agent.readiness();

@@ -1,5 +1,7 @@
 //! Allocations: looked at and stopped.
 
+use std::collections::BTreeMap;
+
 use axum::extract::State;
 use axum::response::Response;
 
@@ -99,7 +101,13 @@ pub(super) async fn of_node(Asked { api, id, params }: Asked) -> Result<Response
         |found| {
             let node = api.agent.node();
             let views: Vec<AllocView> = found.into_iter().map(AllocRef::view).collect();
-            let all: Vec<_> = views.iter().map(|view| full(Seen::new(view, &node))).collect();
+            let next: BTreeMap<AllocId, AllocId> = views
+                .iter()
+                .filter_map(|view| Some((view.allocation.previous?, view.allocation.id)))
+                .collect();
+            let next = |view: &AllocView| next.get(&view.allocation.id).copied();
+            let seen = |view| full(Seen::new(view, &node).before(next(view)));
+            let all: Vec<_> = views.iter().map(seen).collect();
             reply::json(&params, &all)
         },
     )
@@ -117,7 +125,10 @@ pub(super) async fn read(Asked { api, id, params }: Asked) -> Result<Response, F
     };
     wait::answer(&api, &params, look, |view| {
         let node = api.agent.node();
-        reply::json(&params, &full(Seen::new(&view, &node)))
+        let next = api.agent.alloc_refs(|alloc| alloc.previous == Some(id));
+        let next = next.iter().max_by_key(|next| next.allocation.create_index);
+        let next = next.map(|next| next.allocation.id);
+        reply::json(&params, &full(Seen::new(&view, &node).before(next)))
     })
     .await
 }

@@ -4,7 +4,7 @@ use axum::http::StatusCode;
 use axum::http::header::RETRY_AFTER;
 use axum::response::{IntoResponse, Response};
 
-use ostler_agent::{AllocError, EndRunError, SubmitError, UpgradeError};
+use ostler_agent::{AllocError, DeploymentError, EndRunError, SubmitError, UpgradeError};
 use ostler_lifecycle::task::RequestError;
 use ostler_model::ids::{AllocId, JobId, TaskName};
 use ostler_model::job::NAMESPACE;
@@ -183,7 +183,13 @@ impl IntoResponse for Failure {
 
 fn submit_status(error: &SubmitError) -> StatusCode {
     match error {
-        SubmitError::Unknown { .. } => StatusCode::NOT_FOUND,
+        SubmitError::Unknown { .. } | SubmitError::Deployment(DeploymentError::Unknown) => {
+            StatusCode::NOT_FOUND
+        }
+        SubmitError::Deployment(_)
+        | SubmitError::Version { .. }
+        | SubmitError::SameVersion { .. }
+        | SubmitError::OtherVersion { .. } => StatusCode::BAD_REQUEST,
         SubmitError::Config(_) | SubmitError::TooManyTasks { .. } => StatusCode::BAD_REQUEST,
         SubmitError::Refused(_)
         | SubmitError::Index { .. }

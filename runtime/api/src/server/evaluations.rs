@@ -19,17 +19,20 @@ use sha2::{Digest as _, Sha256};
 
 use super::allocs::{self, stubs};
 use super::error::Failure;
-use super::json::{metric, word};
+use super::json::{metric, moment, word};
 use super::params::{Asked, Params};
 use super::reply;
 use super::router::{Api, Shared};
 use super::wait::{self, Found};
-use ostler_agent::{AllocRef, JobView, Registered};
+use ostler_agent::{AllocRef, JobView, Registered, reason};
 use ostler_model::alloc::{Allocation, DesiredStatus};
 use ostler_model::ids::JobId;
 use ostler_model::job::Job;
 use ostler_model::time::Timestamp;
 use ostler_wire::{self as wire, AllocMetric, Trigger};
+
+/// The same of what is to place the successor of an allocation that failed.
+const FOLLOWUP_SEED: &[u8] = b"ostler followup\0";
 
 /// What the id of an evaluation is made of, beside the job and the index.
 const SEED: &[u8] = b"ostler evaluation\0";
@@ -52,11 +55,18 @@ pub(super) fn of_registration(job: &JobId, registered: &Registered) -> String {
     }
 }
 
+/// The id of the evaluation that is to place the successor of an allocation.
+pub(super) fn followup(alloc: &Allocation) -> String {
+    uuid_of(&[FOLLOWUP_SEED, alloc.id.as_bytes()])
+}
+
 fn id_of(seed: &[u8], job: &JobId, index: u64) -> String {
+    uuid_of(&[seed, &index.to_le_bytes(), job.as_str().as_bytes()])
+}
+
+fn uuid_of(parts: &[&[u8]]) -> String {
     let mut hash = Sha256::new();
-    hash.update(seed);
-    hash.update(index.to_le_bytes());
-    hash.update(job.as_str());
+    parts.iter().for_each(|part| hash.update(part));
     let digest: [u8; 32] = hash.finalize().into();
     let [a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p, ..] = digest;
     let bytes = [a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p];
@@ -72,6 +82,8 @@ pub(super) enum Of {
     Unchanged,
     /// What waits.
     Blocked,
+    /// What is to be done later.
+    Later,
 }
 
 /// A change that has an evaluation.
@@ -90,6 +102,12 @@ pub(super) struct Evaluation {
     pub blocked: String,
     /// Id of the evaluation that left this one's places empty; or empty.
     pub previous: String,
+    /// Its own id, where the index does not say it.
+    pub named: String,
+    /// When it does what it is to do.
+    pub at: Option<Timestamp>,
+    /// The deployment that came with the change; or empty.
+    pub deployment: String,
 }
 
 impl Evaluation {
@@ -105,9 +123,14 @@ impl Evaluation {
             failed: None,
             blocked: String::new(),
             previous: String::new(),
+            named: String::new(),
+            at: None,
+            deployment: String::new(),
         };
         let mut newest = of(record.job_modify_index, Trigger::JobRegister);
         newest.failed = metric::failed(&view.blocked, datacenter);
+        let deployment = view.deployment.as_ref().filter(|one| one.version == record.version);
+        newest.deployment = deployment.map(|one| one.id.to_string()).unwrap_or_default();
         let mut blocked = None;
         if newest.failed.is_some() {
             let waits = of(record.job_modify_index, Trigger::QueuedAllocs);
@@ -122,6 +145,11 @@ impl Evaluation {
             Self { of: Of::Unchanged, failed, blocked: newest.blocked.clone(), ..unchanged };
         let mut all = vec![newest, unchanged];
         all.extend(blocked);
+        let last = view.deployment.as_ref();
+        all.extend(last.map(|one| Self {
+            deployment: one.id.to_string(),
+            ..of(one.modify_index, Trigger::DeploymentWatcher)
+        }));
         if record.stopped && record.modify_index != record.job_modify_index {
             all.push(of(record.modify_index, Trigger::JobDeregister));
         }
@@ -136,18 +164,44 @@ impl Evaluation {
             of: Of::Change,
             job: Arc::clone(&alloc.job),
             index: if made { alloc.create_index } else { alloc.modify_index },
-            trigger: if stopped { Trigger::AllocStop } else { Trigger::JobRegister },
+            trigger: match (stopped, &*alloc.desired_description) {
+                (true, reason::RESCHEDULED) => Trigger::AllocFailure,
+                (true, reason::REPLACED | reason::NOT_NEEDED) => Trigger::DeploymentWatcher,
+                (true, _) => Trigger::AllocStop,
+                (false, _) if made && !alloc.reschedules.is_empty() => Trigger::AllocFailure,
+                (false, _) => Trigger::JobRegister,
+            },
             created_at: alloc.created_at,
             queued: BTreeMap::new(),
             failed: None,
             blocked: String::new(),
             previous: String::new(),
+            named: String::new(),
+            at: None,
+            deployment: Some(alloc)
+                .filter(|_| made)
+                .and_then(|alloc| alloc.deployment_id())
+                .unwrap_or_default()
+                .to_owned(),
         }
     }
 
+    /// What is to place the successor of one that failed.
+    fn of_failure(view: &AllocRef) -> Option<Self> {
+        let at = view.successor_at?;
+        let (of, trigger) = (Of::Later, Trigger::AllocFailure);
+        let (index, named) = (view.modify_index, followup(&view.allocation));
+        let created_at = view.modify_time;
+        let rest = Self::of_alloc(view, true);
+        Some(Self { of, index, trigger, created_at, named, at: Some(at), ..rest })
+    }
+
     fn id(&self) -> String {
+        if !self.named.is_empty() {
+            return self.named.clone();
+        }
         let seed = match self.of {
-            Of::Change => SEED,
+            Of::Change | Of::Later => SEED,
             Of::Unchanged => UNCHANGED_SEED,
             Of::Blocked => BLOCKED_SEED,
         };
@@ -163,7 +217,14 @@ impl Evaluation {
             namespace: (&self.job.namespace).into(),
             job_id: self.job.id.as_str().into(),
             job_modify_index: self.index,
-            status: if self.of == Of::Blocked { "blocked" } else { "complete" }.into(),
+            status: match self.of {
+                Of::Blocked => "blocked",
+                Of::Later => "pending",
+                Of::Change | Of::Unchanged => "complete",
+            }
+            .into(),
+            deployment_id: (&self.deployment).into(),
+            wait_until: self.at.map(moment),
             previous_eval: (&self.previous).into(),
             blocked_eval: (&self.blocked).into(),
             failed_tg_allocs: self.failed.as_ref().map(Cow::Borrowed),
@@ -184,22 +245,31 @@ fn all(api: &Api, wanted: impl Fn(&JobId) -> bool) -> Vec<Evaluation> {
     let of_jobs = api.agent.jobs();
     let of_jobs = of_jobs.iter().filter(|view| wanted(&view.record.job.id));
     let datacenter = api.agent.node().datacenter.clone();
+    let of_jobs = of_jobs.flat_map(|view| Evaluation::of_job(view, &datacenter));
+    let (steps, of_jobs): (Vec<_>, Vec<_>) =
+        of_jobs.partition(|of_job| of_job.trigger == Trigger::DeploymentWatcher);
     let mut found: BTreeMap<(u64, JobId, Of), Evaluation> = BTreeMap::new();
     let mut enter = |evaluation: Evaluation| {
         let key = (evaluation.index, evaluation.job.id.clone(), evaluation.of);
         found.entry(key).or_insert(evaluation);
     };
-    of_jobs.flat_map(|view| Evaluation::of_job(view, &datacenter)).for_each(&mut enter);
+    of_jobs.into_iter().for_each(&mut enter);
     let of_allocs = api.agent.alloc_refs(|alloc| wanted(&alloc.job.id));
-    for made in [false, true] {
-        let of_allocs = of_allocs.iter().filter(|view| {
-            let alloc = &view.allocation;
-            // One that is as it was made was not changed since.
-            made || alloc.modify_index != alloc.create_index
-        });
-        of_allocs.map(|view| Evaluation::of_alloc(view, made)).for_each(&mut enter);
-    }
-    found.into_values().collect()
+    // One that is as it was made was not changed since.
+    let changed = of_allocs.iter().filter(|view| {
+        let alloc = &view.allocation;
+        alloc.modify_index != alloc.create_index
+    });
+    changed.map(|view| Evaluation::of_alloc(view, false)).for_each(&mut enter);
+    // A step of a deployment places too, and a successor is one of its allocations.
+    let made = of_allocs.iter().map(|view| Evaluation::of_alloc(view, true));
+    let (failures, made): (Vec<_>, Vec<_>) =
+        made.partition(|change| change.trigger == Trigger::AllocFailure);
+    failures.into_iter().chain(steps).chain(made).for_each(&mut enter);
+    let later = of_allocs.iter().filter_map(Evaluation::of_failure);
+    let mut all: Vec<Evaluation> = found.into_values().chain(later).collect();
+    all.sort_by_key(|evaluation| evaluation.index);
+    all
 }
 
 fn find(api: &Api, wanted: &str) -> Result<Evaluation, Failure> {

@@ -26,7 +26,7 @@ use ostler_model::ids::JobId;
 use ostler_model::job::{Job, NAMESPACE};
 use ostler_model::limits::API_START_WAIT;
 use ostler_model::saved::JobOrigin;
-use ostler_wire::{Absent, JobRequest, JobVersions, ParseRequest, Validated};
+use ostler_wire::{JobRequest, JobVersions, ParseRequest, Validated};
 
 /// Said of a text in the syntax of Nomad before 1.0.
 const HCL_V1: &str =
@@ -255,12 +255,16 @@ pub(super) async fn summary(Asked { api, id, params }: Asked) -> Result<Response
     shown(&api, &params, &id, show).await
 }
 
-/// `GET /v1/job/ID/versions`: the newest; older ones are not kept.
+/// `GET /v1/job/ID/versions`: those that are kept, newest first.
 pub(super) async fn versions(Asked { api, id, params }: Asked) -> Result<Response, Failure> {
     let diffs = params.flag("diffs")?.then(Vec::new);
     let show = |job: JobView| {
-        let newest = full(Seen::new(&job, &waits_for(&job)));
-        reply::json(&params, &JobVersions { versions: vec![newest], diffs })
+        let waits = waits_for(&job);
+        let newest = Seen::new(&job, &waits);
+        let earlier = api.agent.versions(&job.record.job.id);
+        let earlier = earlier.iter().rev().map(|record| full(newest.earlier(record)));
+        let versions = std::iter::once(full(newest)).chain(earlier).collect();
+        reply::json(&params, &JobVersions { versions, diffs })
     };
     shown(&api, &params, &id, show).await
 }
@@ -297,21 +301,9 @@ pub(super) async fn stop(Asked { api, id, params }: Asked) -> Result<Response, F
 }
 
 /// Of a job in another namespace there is nothing, as in Nomad; of one that is not there, an error.
-fn is_there(api: &Api, params: &Params, id: &str) -> Result<(), Failure> {
+pub(super) fn is_there(api: &Api, params: &Params, id: &str) -> Result<(), Failure> {
     match params.other_namespace() {
         Some(_) => Ok(()),
         None => look(api, params, id).value.map(drop),
     }
-}
-
-/// What belongs to a cluster's jobs: deployments. None, of a job that is there.
-pub(super) async fn nothing_of(Asked { api, id, params }: Asked) -> Result<Response, Failure> {
-    is_there(&api, &params, &id)?;
-    Ok(reply::read_at(api.began_at, reply::json(&params, &[(); 0])?))
-}
-
-/// `GET /v1/job/ID/deployment`: the newest deployment, which there is not.
-pub(super) async fn no_deployment(Asked { api, id, params }: Asked) -> Result<Response, Failure> {
-    is_there(&api, &params, &id)?;
-    Ok(reply::read_at(api.began_at, reply::json(&params, &Absent)?))
 }

@@ -6,6 +6,7 @@
 pub(crate) mod agent;
 pub(crate) mod alloc;
 pub(crate) mod change;
+pub(crate) mod deployment;
 mod given;
 pub(crate) mod job;
 pub(crate) mod metric;

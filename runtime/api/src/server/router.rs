@@ -20,8 +20,8 @@ use super::host::Cores;
 use super::index::Table;
 use super::params::Params;
 use super::{
-    agent, allocs, client, evaluations, fs, fs_stream, host, jobs, json, logs, monitor, nodes,
-    plugins,
+    agent, allocs, client, deployments, evaluations, fs, fs_stream, host, jobs, json, logs,
+    monitor, nodes, plugins,
 };
 use crate::agent_log::AgentLog;
 use ostler_agent::AgentHandle;
@@ -105,12 +105,14 @@ pub(super) fn router(api: Arc<Api>) -> Router {
         .route("/v1/job/{id}/versions", get(jobs::versions))
         .route("/v1/job/{id}/allocations", get(allocs::of_job))
         .route("/v1/job/{id}/evaluations", get(evaluations::of_job))
-        .route("/v1/job/{id}/deployments", get(jobs::nothing_of))
-        .route("/v1/job/{id}/deployment", get(jobs::no_deployment))
+        .route("/v1/job/{id}/deployments", get(deployments::of_job))
+        .route("/v1/job/{id}/deployment", get(deployments::newest_of))
+        .route("/v1/job/{id}/revert", post(deployments::revert).put(deployments::revert))
+        .route("/v1/job/{id}/stable", post(deployments::stable).put(deployments::stable))
         .route("/v1/evaluations", get(evaluations::list))
         .route("/v1/evaluation/{id}", get(evaluations::read))
         .route("/v1/evaluation/{id}/allocations", get(evaluations::allocations))
-        .route("/v1/deployments", get(agent::nothing));
+        .merge(of_deployments());
     let jobs = jobs.route_layer(middleware::from_fn_with_state(Arc::clone(&api), when_restored));
     let allocs = Router::new()
         .route("/v1/allocations", get(allocs::list))
@@ -171,6 +173,21 @@ pub(super) fn router(api: Arc<Api>) -> Router {
         .layer(DefaultBodyLimit::max(API_BODY_BYTES_MAX))
         .layer(middleware::from_fn(drained))
         .with_state(api)
+}
+
+fn of_deployments() -> Router<Arc<Api>> {
+    Router::new()
+        .route("/v1/deployments", get(deployments::list))
+        .route("/v1/deployment/{id}", get(deployments::read))
+        .route("/v1/deployment/allocations/{id}", get(deployments::allocations))
+        .route("/v1/deployment/promote/{id}", post(deployments::promote).put(deployments::promote))
+        .route("/v1/deployment/fail/{id}", post(deployments::fail).put(deployments::fail))
+        .route("/v1/deployment/pause/{id}", post(deployments::pause).put(deployments::pause))
+        .route("/v1/deployment/unblock/{id}", post(deployments::unblock).put(deployments::unblock))
+        .route(
+            "/v1/deployment/allocation-health/{id}",
+            post(deployments::judge).put(deployments::judge),
+        )
 }
 
 /// What is asked of jobs and allocations waits, for a while, until all of them are known.

@@ -6,6 +6,7 @@ use clap::{Args, Subcommand};
 
 use super::AgentArgs;
 use super::client::{AddressArgs, examples};
+use super::deployment::{JobHistoryArgs, JobPromoteArgs, JobRevertArgs};
 
 /// Commands on jobs.
 #[derive(Debug, Subcommand)]
@@ -16,6 +17,12 @@ pub(crate) enum JobCommand {
     Stop(JobStopArgs),
     /// List the jobs, or show one
     Status(JobStatusArgs),
+    /// List the versions of a job
+    History(JobHistoryArgs),
+    /// Go back to an earlier version of a job
+    Revert(JobRevertArgs),
+    /// Accept the canaries of a job's newest version
+    Promote(JobPromoteArgs),
     /// Say what a job file would change
     Plan(JobPlanArgs),
     /// Say everything that is wrong with a job file
@@ -48,7 +55,8 @@ pub(crate) struct JobFileArgs {
         replaced. What does not fit on the node now waits until it does, and what it would replace \
         runs on. Then the allocations are followed until they run, or one fails; those of a group \
         with an update block until they are judged healthy, which comes within its \
-        healthy_deadline. Ctrl-C ends the following, not the job.",
+        healthy_deadline. Where canaries come first they are followed until all are healthy and \
+        wait for `ostler job promote`. Ctrl-C ends the following, not the job.",
     after_long_help = "\
 Examples:
   ostler job run web.hcl

@@ -75,6 +75,7 @@ pub(super) async fn run(args: &JobRunArgs, terminal: &Terminal) -> Result<Exit, 
     let (verdict, failures) = until_interrupted(&hint, follow).await?;
     let (outcome, exit) = match &verdict {
         Verdict::Runs | Verdict::Going => ("runs", Exit::Success),
+        Verdict::Canaries => ("canaries", Exit::Success),
         Verdict::Failed(_) => ("failed", Exit::Failed),
         Verdict::Unhealthy(_) => ("unhealthy", Exit::Failed),
         Verdict::Waits => ("waits", Exit::Agent),
@@ -88,6 +89,12 @@ pub(super) async fn run(args: &JobRunArgs, terminal: &Terminal) -> Result<Exit, 
     let message = match verdict {
         Verdict::Runs | Verdict::Going => {
             say(&format!("job {id} runs"));
+            return Ok(exit);
+        }
+        Verdict::Canaries => {
+            say(&format!(
+                "the canaries of job {id} are healthy; `ostler job promote {id}` lets the rest follow"
+            ));
             return Ok(exit);
         }
         Verdict::Overtaken(how) => format!("{how} while it was followed"),

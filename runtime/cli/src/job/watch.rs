@@ -4,6 +4,7 @@
 //!            every wanted allocation runs or is complete ─► Runs
 //! Going ─┬─► none is pending, one failed                 ─► Failed
 //!        ├─► one was judged unhealthy                    ─► Unhealthy
+//!        ├─► canaries are healthy, and wait for somebody  ─► Canaries
 //!        ├─► the rest waits for what others hold         ─► Waits
 //!        └─► another version came, or a stop             ─► Overtaken
 //! ```
@@ -38,6 +39,8 @@ pub(super) enum Verdict {
     Failed(Option<AllocId>),
     /// An allocation runs and was judged unhealthy.
     Unhealthy(AllocId),
+    /// What runs of it is healthy, and waits to be accepted before the rest follows.
+    Canaries,
     /// What is left does not fit until something of others becomes free.
     Waits,
     /// Somebody changed the job meanwhile.
@@ -51,6 +54,8 @@ pub(super) struct Watch {
     placed: Vec<AllocId>,
     /// Groups whose allocations are judged.
     judged: BTreeSet<String>,
+    /// Somebody has to accept its canaries.
+    asks: bool,
     labels: BTreeMap<String, Labels>,
     seen: BTreeMap<AllocId, Seen>,
     waits_for: String,
@@ -63,8 +68,10 @@ impl Watch {
             group.health.is_some_and(|policy| policy.check != HealthCheck::Manual)
         };
         let judged = job.groups.iter().filter(judges).map(|group| group.name.to_string()).collect();
+        let asks = job.groups.iter().filter_map(|group| group.update);
+        let asks = asks.into_iter().any(|update| update.canary > 0 && !update.auto_promote);
         let (labels, seen) = (labels(job), BTreeMap::new());
-        Self { version, placed, judged, labels, seen, waits_for: String::new() }
+        Self { version, placed, judged, asks, labels, seen, waits_for: String::new() }
     }
 
     /// What is new, and how far the job is.
@@ -129,10 +136,20 @@ impl Watch {
             }
             good => match unhealthy {
                 Some(alloc) => Verdict::Unhealthy(alloc.id),
+                None if self.asks && Self::awaits(wanted) => Verdict::Canaries,
                 None if waiting > 0 && good.saturating_add(waiting) >= places => Verdict::Waits,
                 None => Verdict::Going,
             },
         }
+    }
+
+    /// All that is there are canaries, and they are healthy.
+    fn awaits(wanted: &[&Alloc]) -> bool {
+        let canary = |alloc: &&Alloc| {
+            let status = alloc.deployment_status.as_ref();
+            status.is_some_and(|status| status.canary && status.healthy == Some(true))
+        };
+        !wanted.is_empty() && wanted.iter().all(canary)
     }
 
     fn good(&self, alloc: &Alloc) -> bool {

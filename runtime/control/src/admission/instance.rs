@@ -49,6 +49,7 @@ impl Instance<'_> {
             job_version: 0,
             previous: None,
             deployment: None,
+            reschedules: Vec::new(),
             desired_description: String::new(),
         }
     }

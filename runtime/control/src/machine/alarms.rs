@@ -11,6 +11,8 @@ use ostler_model::ids::JobId;
 pub(super) enum Alarm {
     /// Fill places that wait.
     Fill,
+    /// The job has something to do at this time: a successor, a deadline, the next step.
+    Due(JobId),
     /// It is time to see whether allocations are to be collected.
     Collect,
     /// What somebody wants collected has had its time to end.

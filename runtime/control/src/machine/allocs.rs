@@ -5,12 +5,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::alarms::Alarm;
+use super::rollout::is_deploying;
 use super::turn::Waiting;
 use super::types::{ControlEffect, Wait, World, Write};
 use super::{AfterWrite, Machine};
 use crate::tables::{AllocReport, Ownership};
 use crate::views::Stage;
-use ostler_model::ids::AllocId;
+use ostler_model::alloc::ClientStatus;
+use ostler_model::ids::{AllocId, JobId};
 
 /// How often placements that do not fit are tried again without a reason: a port may become free unseen.
 const PLACEMENT_RETRY: Duration = Duration::from_secs(5);
@@ -32,9 +34,12 @@ impl Machine {
         let Some(entry) = self.tables.alloc_mut(id) else { return };
         let ended = report.ended && !entry.ended;
         let started = report.started && !entry.started();
+        let judged = entry.report.verdict != report.verdict;
         entry.ended |= report.ended;
         entry.report = report;
         let job = entry.allocation.job.id.clone();
+        let failed = ended && entry.client_status() == ClientStatus::Failed;
+        let decides = entry.registered() && (failed || judged || ended);
         self.tables.touch(id, world.now);
         if ended {
             out.push(ControlEffect::ReleaseDevices(id));
@@ -45,6 +50,9 @@ impl Machine {
         }
         if ended || started {
             self.remove_purged(id, out);
+        }
+        if decides && (failed || is_deploying(&self.tables, &job)) {
+            self.look_again(world, job);
         }
         self.collect_if_ended(out);
     }
@@ -100,6 +108,12 @@ impl Machine {
         let own = free.into_iter().filter_map(|id| Some(self.tables.alloc_mut(id)?.make_owner()));
         let own = own.collect();
         self.write(AfterWrite::Nothing, Vec::new(), own, Wait::No, out);
+        self.wake(world);
+    }
+
+    /// There may be something to do for this job.
+    pub(super) fn look_again(&mut self, world: &World<'_>, job: JobId) {
+        self.unfilled.insert(job);
         self.wake(world);
     }
 

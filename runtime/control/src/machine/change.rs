@@ -13,13 +13,14 @@ use std::time::Duration;
 use super::alarms::Alarm;
 use super::revert::unrecorded;
 use super::turn::{ChangePhase, Waiting};
-use super::types::{Change, ControlEffect, JobAction, Wait, World, Write};
+use super::types::{Change, ControlEffect, HistoryChange, JobAction, Wait, World, Write};
 use super::{AfterWrite, Machine};
 use crate::SubmitError;
 use crate::tables::{Ownership, PlacedBy};
 use ostler_model::alloc::Allocation;
 use ostler_model::ids::JobId;
 use ostler_model::limits::STATE_WRITE_WALL_MAX;
+use ostler_model::rollout::{JobDeployments, JobVersions};
 use ostler_model::saved::JobOrigin;
 use ostler_state::StateError;
 
@@ -98,9 +99,12 @@ impl Machine {
         // A purge writes the record of a stopped job first: until the record is gone, it is a
         // stop.
         let record = change.record.as_ref().filter(kept).cloned().map(Write::Job);
+        let history = change.history.iter().flat_map(|history| history_writes(job, history, false));
+        // Before the allocations that belong to them.
+        let record = record.into_iter().chain(history.collect::<Vec<_>>());
         let copies = change.copies.iter().map(|(new, _)| new);
         let allocs = copies.chain(&change.placed).cloned().map(Write::Alloc);
-        let mut writes: Vec<Write> = record.into_iter().chain(allocs).collect();
+        let mut writes: Vec<Write> = record.chain(allocs).collect();
         let by_server =
             |id| self.tables.alloc(id).is_some_and(|entry| entry.placed_by == PlacedBy::Server);
         let assigned = change.placed.iter().map(|alloc| alloc.id).filter(|id| by_server(*id));
@@ -203,4 +207,22 @@ impl Machine {
 /// A job of `ostler run` ends with its agent: it is never on record.
 pub(super) fn is_on_record(record: &ostler_model::saved::JobRecord) -> bool {
     record.origin != JobOrigin::Run
+}
+
+/// Records of what is another one than before; `back`: as it was before.
+pub(super) fn history_writes(job: &JobId, change: &HistoryChange, back: bool) -> Vec<Write> {
+    let (now, other) =
+        if back { (&change.before, &change.now) } else { (&change.now, &change.before) };
+    let (mut writes, id) = (Vec::new(), || job.clone());
+    if now.versions != other.versions {
+        // Those of one job have one index.
+        let create_index = now.versions.first().map_or(0, |record| record.create_index);
+        writes.push(Write::Versions(id(), JobVersions { create_index, all: now.versions.clone() }));
+    }
+    if now.deployments != other.deployments {
+        let create_index = now.deployments.first().map_or(0, |one| one.job_create_index);
+        let all = now.deployments.clone();
+        writes.push(Write::Deployments(id(), JobDeployments { create_index, all }));
+    }
+    writes
 }

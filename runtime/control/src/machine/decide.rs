@@ -7,10 +7,14 @@
 use std::sync::Arc;
 
 use super::Machine;
+use super::alarms::Alarm;
+use super::rollout::{Rollout, earlier_version, repeats, set_stable};
 use super::types::{Change, JobAction, World};
 use crate::SubmitError;
+use crate::deployments::DeploymentError;
 use crate::proposal::{
-    Proposal, may_register, next_version, numbered, place, stopped_copy, unfit, updated_copy,
+    Placed, Proposal, may_register, next_version, numbered, place, stopped_copy, unfit,
+    updated_copy,
 };
 use crate::reconcile::{PlaceAction, reason};
 use crate::tables::{PlacedBy, Removal, Tables};
@@ -33,11 +37,18 @@ impl Machine {
         let mut change = Change { job: Some(job.clone()), before, ..Change::default() };
         let mut entering = Entering { now: world.now, index: None, why: None, new: false };
         let whole = matches!(&asked, JobAction::Version(_, options) if options.all_or_nothing);
-        let Some(record) = entering.wanted(asked, tables, &mut change)? else {
+        let of_deployment = match &asked {
+            JobAction::Deployment(id, ask) => Some((id.clone(), ask.clone())),
+            _ => None,
+        };
+        let Some(mut record) = entering.wanted(asked, tables, &mut change)? else {
             change.index = entering.index.unwrap_or_else(|| tables.index());
             return Ok(change);
         };
-        let mut proposal = Proposal::new(tables, &record);
+        let mut rollout = Rollout::new(tables, job, entering.new);
+        let asked = of_deployment.as_ref().map(|(id, ask)| (&**id, ask));
+        rollout.advance(world, tables, asked, &mut record)?;
+        let mut proposal = Proposal::new(tables, &record, rollout.history(), world.now);
         let mut blocked = match whole {
             true => Vec::new(),
             false => unfit(world, &tables.holds, &tables.admission, &record, &proposal, None),
@@ -45,15 +56,36 @@ impl Machine {
         proposal.hold(&blocked);
         let placed = place(world, &mut tables.admission, &record, &proposal, whole);
         let (placed, soon) = placed.map_err(|refusal| SubmitError::Refused(Box::new(refusal)))?;
-        let record = entering.record(record, tables, &mut change);
-        entering.copies(&record, &proposal, tables, &mut change);
-        entering.purged(job, tables, &mut change);
-        entering.placed(&record, placed, tables, &mut change);
         blocked.extend(soon);
+        rollout.complete(&proposal, &blocked, &mut record);
+        let record = entering.record(record, tables, &mut change);
+        rollout.begin(world, &record, &proposal);
+        entering.copies(&record, &proposal, &mut rollout, tables, &mut change);
+        entering.purged(job, tables, &mut change);
+        entering.placed(placed, &mut rollout, tables, &mut change);
+        let next = proposal.next.into_iter().chain(rollout.deadline()).min();
+        rollout.enter(&mut || entering.index(tables), &mut change);
+        if let Some(history) = &change.history {
+            tables.put_history(job, history.now.clone());
+        }
         tables.block(job, blocked.clone());
+        tables.follow_later(job, proposal.later);
         change.blocked = blocked;
         change.index = entering.index.unwrap_or_else(|| tables.index());
+        self.due(world, job, next);
         Ok(change)
+    }
+
+    /// The job is looked at again at this time of day.
+    fn due(&mut self, world: &World<'_>, job: &JobId, next: Option<Timestamp>) {
+        let alarm = Alarm::Due(job.clone());
+        match next {
+            None => self.alarms.clear(&alarm),
+            Some(next) => {
+                let at = world.uptime.saturating_add(next.since(world.now));
+                self.alarms.set(alarm, at);
+            }
+        }
     }
 }
 
@@ -86,11 +118,14 @@ impl Entering {
         change: &mut Change,
     ) -> Result<Option<Arc<JobRecord>>, SubmitError> {
         let known = change.before.clone();
+        let asked = earlier_version(asked, tables, known.as_deref())?;
         match (asked, known) {
             (JobAction::Version(job, options), known) => {
                 let known = self.known_for(&options.origin, tables, known)?;
                 may_register(&job, known.as_deref(), &options)?;
-                let same = known.as_deref().filter(|known| known.job == job && !known.stopped);
+                let same = known.as_deref().filter(|known| !known.stopped);
+                let same =
+                    same.filter(|known| known.job == job || repeats(known, &job, &options, tables));
                 if same.is_some_and(|known| known.origin == options.origin) {
                     return Ok(change.before.clone());
                 }
@@ -129,7 +164,17 @@ impl Entering {
                 }
                 Ok(None)
             }
-            (JobAction::Fill, known) => Ok(known),
+            (JobAction::Stable { version, stable }, Some(known)) => {
+                Ok(Some(set_stable(&known, version, stable, tables, change)?))
+            }
+            (JobAction::Deployment(..), None) => {
+                Err(SubmitError::Deployment(DeploymentError::Unknown))
+            }
+            (JobAction::Stable { version, .. } | JobAction::Revert { version, .. }, _) => {
+                let job = change.job.clone();
+                Err(job.map_or(SubmitError::Busy, |job| SubmitError::Version { job, version }))
+            }
+            (JobAction::Fill | JobAction::Deployment(..), known) => Ok(known),
         }
     }
 
@@ -174,6 +219,7 @@ impl Entering {
         &mut self,
         record: &JobRecord,
         proposal: &Proposal,
+        rollout: &mut Rollout,
         tables: &mut Tables,
         change: &mut Change,
     ) {
@@ -186,7 +232,14 @@ impl Entering {
             let Some(old) = proposal.alloc(*alloc) else { continue };
             let index = self.index(tables);
             let new = match reason {
-                None => updated_copy(old, record, index),
+                None => {
+                    let deployment = rollout.take_over(&old.group, old.id, false, self.now);
+                    let new = updated_copy(old, record, index);
+                    match deployment {
+                        None => new,
+                        deployment => Arc::new(Allocation { deployment, ..(*new).clone() }),
+                    }
+                }
                 Some(reason) => stopped_copy(old, self.why.as_deref().unwrap_or(reason), index),
             };
             self.copy(new, Arc::clone(old), tables, change);
@@ -260,16 +313,16 @@ impl Entering {
     /// Enter new allocations.
     fn placed(
         &mut self,
-        record: &JobRecord,
-        placed: Vec<Allocation>,
+        placed: Vec<Placed>,
+        rollout: &mut Rollout,
         tables: &mut Tables,
         change: &mut Change,
     ) {
-        for alloc in placed {
+        for Placed { alloc, canary } in placed {
             let index = self.index(tables);
-            let (create_index, modify_index, job_version) = (index, index, record.version);
-            let alloc = Allocation { create_index, modify_index, job_version, ..alloc };
-            let alloc = Arc::new(alloc);
+            let (create_index, modify_index) = (index, index);
+            let deployment = rollout.deploy(&alloc, canary);
+            let alloc = Arc::new(Allocation { create_index, modify_index, deployment, ..alloc });
             tables.put_alloc(Arc::clone(&alloc), PlacedBy::Job, self.now);
             change.placed.push(alloc);
         }

@@ -45,7 +45,12 @@ impl Machine {
                 (self.tables.ids_of(job), why.to_owned())
             }
             JobAction::StopAlloc { alloc, reason } => (vec![*alloc], reason.clone()),
-            JobAction::Version(..) | JobAction::Assign(_) | JobAction::Fill => return,
+            JobAction::Version(..)
+            | JobAction::Assign(_)
+            | JobAction::Revert { .. }
+            | JobAction::Stable { .. }
+            | JobAction::Deployment(..)
+            | JobAction::Fill => return,
         };
         let index = self.tables.next_index();
         let (mut stopped, mut writes) = (Vec::new(), Vec::new());

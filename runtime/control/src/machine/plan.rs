@@ -33,7 +33,9 @@ impl Tables {
                 plan.changes.push("the job is stopped and would run again".to_owned());
             }
         }
-        let proposal = Proposal::new(self, &record);
+        let mut history = self.history(&job.id);
+        history.cancel_others(&record);
+        let proposal = Proposal::new(self, &record, &history, world.now);
         let mut devices = DevicePlan::default();
         let explain = Some(&mut devices);
         plan.waiting = unfit(world, &self.holds, &self.admission, &record, &proposal, explain);

@@ -13,6 +13,7 @@ use super::turn::Waiting;
 use super::types::{Answer, ControlEffect, RequestId, RestoredNode, Wait, World, Write};
 use super::{AfterWrite, Machine, answer};
 use crate::admission::AdoptError;
+use crate::deployments::History;
 use crate::proposal::stopped_copy;
 use crate::tables::PlacedBy;
 use crate::views::Stage;
@@ -22,6 +23,8 @@ use ostler_model::causes::chain;
 use ostler_model::device::GroupKey;
 use ostler_model::ids::{AllocId, JobId};
 use ostler_model::resources::AllocatedDevice;
+use ostler_model::rollout::{JobDeployments, JobVersions};
+use ostler_model::saved::JobRecord;
 use ostler_state::StateError;
 
 /// Why an allocation is stopped whose device another one has by the records.
@@ -47,7 +50,9 @@ impl Machine {
         restored: RestoredNode,
         out: &mut Vec<ControlEffect>,
     ) {
-        let RestoredNode { jobs, rebuilt, ended, allocs, assigned, ledger, own } = restored;
+        let RestoredNode { jobs, deployments, versions, .. } = &restored;
+        let histories = histories(jobs, deployments, versions);
+        let RestoredNode { jobs, rebuilt, ended, allocs, assigned, ledger, own, .. } = restored;
         let mut writes = Vec::new();
         let mut names = BTreeSet::new();
         for record in jobs.into_iter().filter(|_| own) {
@@ -56,6 +61,9 @@ impl Machine {
             }
             names.insert(record.job.id.clone());
             self.tables.put_job(record);
+        }
+        for (job, history) in histories.into_iter().filter(|_| own) {
+            self.tables.put_history(&job, history);
         }
         for (block, places) in ended.into_iter().filter(|_| own) {
             self.tables.restore_ended(&block.job, &block.group, places);
@@ -256,4 +264,27 @@ impl Machine {
             answer(restoring.request, Answer::Written(Ok(())), out);
         }
     }
+}
+
+/// Earlier versions and deployments of the jobs that are there; those of a job of the same name that was purged
+/// are none of theirs.
+fn histories(
+    jobs: &[Arc<JobRecord>],
+    deployments: &[(JobId, JobDeployments)],
+    versions: &[(JobId, JobVersions)],
+) -> BTreeMap<JobId, History> {
+    let index: BTreeMap<&JobId, u64> =
+        jobs.iter().map(|record| (&record.job.id, record.create_index)).collect();
+    let mut histories: BTreeMap<JobId, History> = BTreeMap::new();
+    for (job, known) in versions {
+        if index.get(job) == Some(&known.create_index) {
+            histories.entry(job.clone()).or_default().versions.clone_from(&known.all);
+        }
+    }
+    for (job, known) in deployments {
+        if index.get(job) == Some(&known.create_index) {
+            histories.entry(job.clone()).or_default().deployments.clone_from(&known.all);
+        }
+    }
+    histories
 }

@@ -13,7 +13,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use super::alarms::Alarm;
-use super::change::{LINGER, is_on_record};
+use super::change::{LINGER, history_writes, is_on_record};
 use super::turn::{ChangePhase, Waiting};
 use super::types::{Change, ControlEffect, Wait, World, Write};
 use super::{AfterWrite, Machine};
@@ -77,6 +77,10 @@ impl Machine {
         } else if change.of_job() {
             self.tables.jobs.remove(job);
         }
+        if let Some(history) = change.history.as_ref().filter(|_| change.before.is_some()) {
+            self.tables.put_history(job, history.before.clone());
+            writes.extend(history_writes(job, history, true));
+        }
         self.write(AfterWrite::Nothing, writes, Vec::new(), Wait::No, out);
         self.unplace(world, job, Some(error), out);
     }
@@ -124,7 +128,7 @@ impl Machine {
         let mut writes: Vec<Write> = gone.iter().map(|id| Write::ForgetAlloc(*id)).collect();
         turn.phase = ChangePhase::Reverted { error, gone };
         if new {
-            writes.push(Write::ForgetJob(job.clone()));
+            writes.extend([Write::ForgetJob(job.clone()), Write::ForgetPlaces(job.clone())]);
         }
         writes.extend(self.ledger_write());
         self.write(AfterWrite::Change(job.clone()), writes, Vec::new(), Wait::No, out);

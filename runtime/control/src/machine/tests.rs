@@ -10,11 +10,13 @@
 mod assigned;
 mod changes;
 mod collecting;
+mod deploying;
 mod leaving;
 mod many;
 mod overtaking;
 mod purging;
 mod random;
+mod rescheduling;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -23,7 +25,7 @@ use std::time::Duration;
 use super::*;
 use crate::gc::choice::{FsUse, GcPolicy};
 use crate::held::Holds;
-use crate::tables::{AllocReport, Tables};
+use crate::tables::{AllocReport, AllocVerdict, Tables};
 use crate::views::{RegisterOptions, Stage};
 use crate::{JobStatus, SubmitError};
 use ostler_model::alloc::{Allocation, ClientStatus, DesiredStatus};
@@ -32,7 +34,8 @@ use ostler_model::ids::{AllocId, JobId, PluginName};
 use ostler_model::job::{Job, Task, TaskGroup};
 use ostler_model::resources::Resources;
 use ostler_model::rng::Rng;
-use ostler_model::saved::JobOrigin;
+use ostler_model::rollout::{JobDeployments, JobVersions};
+use ostler_model::saved::{JobOrigin, JobRecord, SavedAllocState};
 use ostler_model::time::Timestamp;
 use ostler_node::{DriverView, NodeId, NodeResources, NodeView};
 use ostler_state::StateError;
@@ -78,6 +81,9 @@ pub(super) struct Play {
     pub(super) measures: u32,
     /// Records as they are on disk.
     pub(super) records: BTreeMap<String, Option<Arc<Allocation>>>,
+    pub(super) jobs: BTreeMap<JobId, Arc<JobRecord>>,
+    pub(super) versions: BTreeMap<JobId, JobVersions>,
+    pub(super) deployments: BTreeMap<JobId, JobDeployments>,
     pub(super) writes: u32,
     pub(super) killed: u32,
     pub(super) no_owner: BTreeSet<AllocId>,
@@ -132,6 +138,9 @@ impl Play {
             removed: Vec::new(),
             measures: 0,
             records: BTreeMap::new(),
+            jobs: BTreeMap::new(),
+            versions: BTreeMap::new(),
+            deployments: BTreeMap::new(),
             writes: 0,
             killed: 0,
             no_owner: BTreeSet::new(),
@@ -223,6 +232,7 @@ impl Play {
         for write in writes {
             match write {
                 Write::Job(record) => {
+                    self.jobs.insert(record.job.id.clone(), Arc::clone(&record));
                     self.records.insert(format!("job {}", record.job.id), None);
                 }
                 // The store takes no more of what is being removed.
@@ -230,12 +240,21 @@ impl Play {
                 Write::Alloc(alloc) => {
                     self.records.insert(format!("alloc {}", alloc.id), Some(alloc));
                 }
-                Write::ForgetJob(job) => drop(self.records.remove(&format!("job {job}"))),
+                Write::ForgetJob(job) => {
+                    self.jobs.remove(&job);
+                    drop(self.records.remove(&format!("job {job}")));
+                }
+                Write::Versions(job, known) => drop(self.versions.insert(job, known)),
+                Write::Deployments(job, known) => drop(self.deployments.insert(job, known)),
+                Write::ForgetPlaces(job) => {
+                    self.versions.remove(&job);
+                    self.deployments.remove(&job);
+                }
                 Write::ForgetAlloc(id) => drop(self.records.remove(&format!("alloc {id}"))),
                 Write::Assigned(id) => {
                     self.records.insert(format!("assigned {id}"), None);
                 }
-                Write::Ledger(_) | Write::Places(..) | Write::ForgetPlaces(_) => {}
+                Write::Ledger(_) | Write::Places(..) => {}
             }
         }
     }
@@ -339,9 +358,58 @@ impl Play {
             ended.then(|| Timestamp::from_nanos(u64::try_from(self.uptime.as_nanos()).unwrap()));
         if let Some(owner) = self.owners.get_mut(&alloc) {
             owner.ended |= ended;
-            let report = AllocReport { status, started, ended_at, ended, restarts: 0 };
+            let report = AllocReport { status, started, ended_at, ended, ..AllocReport::default() };
             self.feed(ControlEvent::Reported { alloc, report });
         }
+    }
+
+    /// The owner of an allocation judges its health.
+    pub(super) fn judge(&mut self, alloc: AllocId, healthy: bool) {
+        let Some(owner) = self.owners.get(&alloc).filter(|owner| !owner.ended) else { return };
+        let deployment = owner.newest.deployment_id().map(Box::from);
+        let verdict = Some(AllocVerdict { healthy, at: self.now(), deployment });
+        let status = ClientStatus::Running;
+        let report = AllocReport { status, started: true, verdict, ..AllocReport::default() };
+        self.feed(ControlEvent::Reported { alloc, report });
+    }
+
+    pub(super) fn now(&self) -> Timestamp {
+        Timestamp::from_nanos(u64::try_from(self.uptime.as_nanos()).unwrap())
+    }
+
+    /// An agent is killed, and the next one finds what is on record; `ended`: allocations that were over.
+    pub(super) fn restart(&mut self) {
+        let mut restored = RestoredNode { own: true, ..RestoredNode::default() };
+        restored.jobs = self.jobs.values().cloned().collect();
+        restored.versions = self.versions.clone().into_iter().collect();
+        restored.deployments = self.deployments.clone().into_iter().collect();
+        let mut allocs: Vec<_> = self.records.values().flatten().cloned().collect();
+        allocs.sort_by_key(|alloc| (alloc.create_index, alloc.id));
+        let tables = self.machine.tables();
+        let known: BTreeMap<AllocId, (ClientStatus, bool, AllocReport)> = tables
+            .allocs()
+            .map(|e| (e.allocation.id, (e.client_status(), e.ended, e.report.clone())))
+            .collect();
+        for alloc in &allocs {
+            let (client_status, finished, _) = known[&alloc.id].clone();
+            let saved = SavedAllocState { client_status, finished, ..SavedAllocState::default() };
+            restored.allocs.push((Arc::clone(alloc), Some(saved)));
+        }
+        let recorded = tables.index();
+        self.owners.clear();
+        self.hanging.clear();
+        let tables = Tables::new(recorded, self.now(), Holds::default());
+        self.machine = Machine::new(tables);
+        self.ask(Ask::Restore(Box::new(restored)));
+        for alloc in &allocs {
+            let (_, ended, report) = known[&alloc.id].clone();
+            if let Some(owner) = self.owners.get_mut(&alloc.id) {
+                owner.ended = ended;
+                self.feed(ControlEvent::Reported { alloc: alloc.id, report });
+            }
+        }
+        self.ask(Ask::Ready(None));
+        self.pass(SECOND);
     }
 
     pub(super) fn end(&mut self, alloc: AllocId) {

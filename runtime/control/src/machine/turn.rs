@@ -200,6 +200,10 @@ impl Machine {
             let Some(next) = turn.waiting.pop_front() else {
                 self.turns.by_job.remove(job);
                 self.alarms.clear(&Alarm::Overdue(job.clone()));
+                if self.unfilled.contains(job) {
+                    // Something happened while it was being changed.
+                    self.wake(world);
+                }
                 self.turn_ended(world, job, out);
                 return;
             };

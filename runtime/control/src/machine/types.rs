@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::deployments::{DeploymentAsk, History};
 use crate::gc::choice::{FsUse, GcPolicy};
 use crate::tables::AllocReport;
 use crate::views::{BlockedPlacement, Collected, RegisterOptions};
@@ -14,6 +15,7 @@ use ostler_model::ids::{AllocId, JobId, TaskName};
 use ostler_model::job::Job;
 use ostler_model::resources::AllocatedDevice;
 use ostler_model::rng::Rng;
+use ostler_model::rollout::{JobDeployments, JobVersions};
 use ostler_model::saved::{EndedPlaces, JobOrigin, JobRecord, SavedAllocState};
 use ostler_model::time::Timestamp;
 use ostler_node::NodeView;
@@ -65,6 +67,24 @@ pub enum JobAction {
     /// A server wants these allocations of the job to run here: new ones, and newer copies of known ones.
     /// No registered job replaces or stops them; [`JobAction::StopAlloc`] does.
     Assign(Vec<Allocation>),
+    /// Go back to an earlier version: it is the job's newest one then.
+    Revert {
+        /// Which.
+        version: u64,
+        /// Only when the present version is this one.
+        enforce: Option<u64>,
+        /// Who asks.
+        origin: JobOrigin,
+    },
+    /// A version is stable, or is not.
+    Stable {
+        /// Which.
+        version: u64,
+        /// Is it?
+        stable: bool,
+    },
+    /// Something of a deployment of the job.
+    Deployment(Box<str>, DeploymentAsk),
     /// Do what is left to do.
     Fill,
 }
@@ -120,6 +140,10 @@ pub enum Answer {
 pub struct RestoredNode {
     /// Jobs.
     pub jobs: Vec<Arc<JobRecord>>,
+    /// Their deployments and their earlier versions.
+    pub deployments: Vec<(JobId, JobDeployments)>,
+    /// See above.
+    pub versions: Vec<(JobId, JobVersions)>,
     /// Those of them whose records are to be written anew.
     pub rebuilt: BTreeSet<JobId>,
     /// Places whose allocations had ended when they were collected.
@@ -233,9 +257,13 @@ pub enum Write {
     Ledger(DeviceLedger),
     /// Places that have ended.
     Places(Box<EndedBlock>, EndedPlaces),
+    /// The deployments of a job.
+    Deployments(JobId, JobDeployments),
+    /// Its earlier versions.
+    Versions(JobId, JobVersions),
     /// The job is gone.
     ForgetJob(JobId),
-    /// The places of a job that is gone.
+    /// The places, versions and deployments of a job that is gone.
     ForgetPlaces(JobId),
     /// All records of an allocation.
     ForgetAlloc(AllocId),
@@ -304,6 +332,13 @@ pub enum ControlEffect {
     KillTasks,
 }
 
+/// Versions and deployments of a job before and after a change.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct HistoryChange {
+    pub(crate) before: History,
+    pub(crate) now: History,
+}
+
 /// A change that was decided and is in the tables.
 #[derive(Clone, Debug, Default)]
 pub struct Change {
@@ -319,6 +354,8 @@ pub struct Change {
     pub index: u64,
     /// New allocations.
     pub placed: Vec<Arc<Allocation>>,
+    /// Its earlier versions and its deployments, where they are other ones than before.
+    pub(crate) history: Option<Box<HistoryChange>>,
     /// New copies of known allocations, with the old ones.
     pub(crate) copies: Vec<(Arc<Allocation>, Arc<Allocation>)>,
     /// Places that wait.
@@ -331,7 +368,7 @@ pub struct Change {
 
 impl Change {
     pub(super) fn is_empty(&self) -> bool {
-        !self.of_job() && self.placed.is_empty() && self.copies.is_empty()
+        !self.of_job() && self.history.is_none() && self.placed.is_empty() && self.copies.is_empty()
     }
 
     /// The job's record is another one, or to go.

@@ -106,6 +106,12 @@ async fn queue(state: &StateStore, writes: &[Write]) -> Result<Option<WriteMark>
             Write::Places(block, places) => {
                 state.put_later(&Key::EndedPlaces(block.clone()), places).await?
             }
+            Write::Deployments(job, known) => {
+                state.put_later(&Key::JobDeployments(job.clone()), known).await?
+            }
+            Write::Versions(job, known) => {
+                state.put_later(&Key::JobVersions(job.clone()), known).await?
+            }
             Write::ForgetJob(_) | Write::ForgetPlaces(_) | Write::ForgetAlloc(_) => Put::Queued,
         };
         news |= put == Put::Queued;
@@ -140,13 +146,15 @@ async fn forget(state: &StateStore, write: &Write) -> Result<bool, StateError> {
         | Write::Alloc(_)
         | Write::Assigned(_)
         | Write::Ledger(_)
-        | Write::Places(..) => return Ok(false),
+        | Write::Places(..)
+        | Write::Deployments(..)
+        | Write::Versions(..) => return Ok(false),
     }
     Ok(!matches!(write, Write::ForgetPlaces(_)))
 }
 
 async fn forget_places(state: &StateStore, job: &JobId) -> Result<(), StateError> {
-    let records = state.scan(&Prefix::EndedPlaces(job.clone()))?;
+    let records = state.scan(&Prefix::BesideJob(job.clone()))?;
     let deletions = records.iter().map(|record| state.delete(&record.key));
     join_all(deletions).await.into_iter().collect()
 }

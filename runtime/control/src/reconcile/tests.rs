@@ -35,8 +35,19 @@ fn job(groups: &[(&str, u32)]) -> Job {
     fixtures::job("demo", JobKind::Service, groups.iter().map(group).collect()).unwrap()
 }
 
+const NOW: Timestamp = Timestamp::from_nanos(1_000_000_000_000);
+
 fn wanted(job: &Job, version: u64) -> WantedJob<'_> {
-    WantedJob { job, version, create_index: 10, stopped: false, ended: None }
+    WantedJob {
+        job,
+        version,
+        create_index: 10,
+        stopped: false,
+        ended: None,
+        now: NOW,
+        lives_on: true,
+        deployment: None,
+    }
 }
 
 #[derive(Debug)]
@@ -64,18 +75,31 @@ impl Alloc {
             version: self.version,
             create_index: 10 + u64::try_from(self.id).unwrap(),
             stopping: self.stopping,
+            created_at: NOW,
             status: self.status,
+            ended_at: NOW,
+            over: self.status.terminal(),
+            before: &[],
+            canary: false,
+            deployed: false,
+            healthy: None,
         }
     }
 }
 
 fn actions(wanted: &WantedJob<'_>, old: &Job, allocs: &[Alloc]) -> Vec<PlaceAction> {
     let existing: Vec<_> = allocs.iter().map(|alloc| alloc.existing(old)).collect();
-    reconcile(wanted, &existing)
+    reconcile(wanted, &existing).actions
 }
 
 fn new(group: &str, index: u32, previous: Option<u128>, replaces: bool) -> PlaceAction {
-    PlaceAction::Place { group: name(group), index, previous: previous.map(id), replaces }
+    PlaceAction::Place {
+        group: name(group),
+        index,
+        previous: previous.map(id),
+        replaces,
+        how: How::default(),
+    }
 }
 
 fn stop(alloc: u128, reason: &'static str) -> PlaceAction {
@@ -135,6 +159,7 @@ fn ended(job: &Job, version: u64, indexes: &[u32]) -> Ended {
         job_modify_index: 10,
         stopped: false,
         origin: JobOrigin::Api,
+        stable: false,
     };
     let place = |alloc| EndedPlace {
         alloc: id(alloc),
@@ -424,7 +449,7 @@ proptest! {
         let of = |version: u64| &jobs[usize::try_from(version).unwrap()];
         let wanted = WantedJob { stopped, ..wanted(of(version), version) };
         let existing: Vec<_> = allocs.iter().map(|a| a.existing(of(a.version))).collect();
-        let actions = reconcile(&wanted, &existing);
+        let actions = reconcile(&wanted, &existing).actions;
 
         let mut seen = std::collections::BTreeSet::new();
         let mut counts: BTreeMap<(String, u32), [usize; 3]> = BTreeMap::new();
@@ -474,7 +499,7 @@ proptest! {
             }
         }
         let existing: Vec<_> = allocs.iter().map(|a| a.existing(of(a.version))).collect();
-        let again = reconcile(&wanted, &existing);
+        let again = reconcile(&wanted, &existing).actions;
         prop_assert!(again.iter().all(|a| matches!(a, PlaceAction::Ignore(_))), "{again:?}");
     }
 }

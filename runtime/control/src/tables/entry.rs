@@ -9,7 +9,7 @@ use ostler_model::task::TaskStatus;
 use ostler_model::time::Timestamp;
 
 /// What its owner says of an allocation, as far as the node decides by it.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct AllocReport {
     /// What became of it.
     pub status: ClientStatus,
@@ -21,6 +21,19 @@ pub struct AllocReport {
     pub ended_at: Option<Timestamp>,
     /// Nothing of it runs or will run, and that is durable.
     pub ended: bool,
+    /// The verdict on its health.
+    pub verdict: Option<AllocVerdict>,
+}
+
+/// The verdict on the health of an allocation.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AllocVerdict {
+    /// It is healthy.
+    pub healthy: bool,
+    /// When it was given.
+    pub at: Timestamp,
+    /// The deployment that it was given for.
+    pub deployment: Option<Box<str>>,
 }
 
 impl AllocReport {
@@ -35,6 +48,13 @@ impl AllocReport {
             restarts: tasks().fold(0_u64, |sum, task| sum.saturating_add(task.restarts)),
             ended_at: tasks().filter_map(|task| task.finished_at).max(),
             ended,
+            verdict: state.health.as_ref().and_then(|status| {
+                Some(AllocVerdict {
+                    healthy: status.healthy?,
+                    at: status.changed_at.unwrap_or_default(),
+                    deployment: status.deployment.clone(),
+                })
+            }),
         }
     }
 }
@@ -131,6 +151,15 @@ impl AllocEntry {
     #[must_use]
     pub fn client_status(&self) -> ClientStatus {
         self.ended_before.unwrap_or(self.report.status)
+    }
+
+    /// The verdict on its health, as far as it is for the deployment that it belongs to now.
+    #[must_use]
+    pub fn verdict(&self) -> Option<&AllocVerdict> {
+        let of_now = |verdict: &&AllocVerdict| {
+            verdict.deployment.as_deref() == self.allocation.deployment_id()
+        };
+        self.report.verdict.as_ref().filter(of_now)
     }
 
     /// Its owner is about to be made, with the newest copy.

@@ -37,6 +37,9 @@ impl Tables {
         };
         let waiting = self.allocs.values().filter(waits).filter_map(|e| e.allocation.previous);
         let blocked = self.jobs.values().flat_map(|job| &job.blocked).filter_map(|b| b.previous);
+        // What gets a successor later, or is looked at for that.
+        let later = self.jobs.values().flat_map(|job| job.later.keys().copied());
+        let blocked = blocked.chain(later);
         let mut waited = BTreeSet::new();
         for first in waiting.chain(blocked) {
             let mut next = Some(first);

@@ -54,7 +54,8 @@ impl Tables {
         let (job, group) = (entry.allocation.job.id.clone(), entry.allocation.group.clone());
         let record = Arc::clone(&self.jobs.get(&job)?.record);
         // A stopped job fills nothing, and when it runs again that is another version.
-        if record.stopped || !ends_its_place(entry, &record) {
+        let canary = self.is_canary(&entry.allocation);
+        if record.stopped || canary || !ends_its_place(entry, &record) {
             return None;
         }
         let block = block_of(entry.allocation.index);
@@ -64,6 +65,8 @@ impl Tables {
             let here = alloc.group == group;
             // An allocation of a later version is left of a change that was taken back.
             let stays = alloc.job_version <= record.version;
+            // One that runs beside another one has no place of its own yet.
+            let stays = stays && !self.is_canary(alloc);
             if here && stays && alloc.desired == DesiredStatus::Run && entry.registered() {
                 let known = newest.entry(alloc.index).or_insert(entry);
                 if known.age() < entry.age() {

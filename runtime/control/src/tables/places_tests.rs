@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use proptest::prelude::{Strategy, prop, prop_assert, prop_assert_eq, prop_oneof, proptest};
 
 use super::*;
+use crate::deployments::History;
 use crate::ended::Ended;
 use crate::held::Holds;
 use crate::proposal::{Proposal, stopped_copy, updated_copy};
@@ -54,6 +55,7 @@ impl World {
             job_modify_index: 1,
             stopped: false,
             origin: JobOrigin::Api,
+            stable: false,
         });
         let mut tables = Tables::new(1, NOW, Holds::default());
         tables.put_job(Arc::clone(&record));
@@ -74,7 +76,8 @@ impl World {
 
     /// Do what is to be done; how much that was.
     fn fill(&mut self) -> usize {
-        let proposal = Proposal::new(&self.tables, &self.record);
+        let proposal =
+            Proposal::new(&self.tables, &self.record, &History::default(), Timestamp::default());
         let mut done = 0;
         for action in &proposal.actions {
             self.next += 1;
@@ -285,7 +288,8 @@ fn what_a_place_that_cannot_be_filled_would_replace_is_kept_whichever_had_it_las
     world.record = Arc::new(JobRecord { job, ..(*world.record).clone() });
     world.next_version();
 
-    let mut proposal = Proposal::new(&world.tables, &world.record);
+    let mut proposal =
+        Proposal::new(&world.tables, &world.record, &History::default(), Timestamp::default());
     let stops = |proposal: &Proposal, id| {
         proposal
             .actions
@@ -300,6 +304,7 @@ fn what_a_place_that_cannot_be_filled_would_replace_is_kept_whichever_had_it_las
         index: old.index,
         previous: Some(stopping.id),
         soon: false,
+        canary: false,
         refusal: Arc::new(refusal),
     };
     proposal.hold(&[unfit]);

@@ -65,7 +65,8 @@ fn the_data_for_a_place_that_waits_to_be_filled_is_kept() {
     let (job, node) = (first.job.id.clone(), "box".to_owned());
     let refusal = Refusal { job, node, groups: Vec::new(), attempts: Vec::new() };
     let refusal = Arc::new(refusal);
-    let blocked = BlockedPlacement { group, index: 0, previous, soon: false, refusal };
+    let blocked =
+        BlockedPlacement { group, index: 0, previous, soon: false, canary: false, refusal };
     tables.block(&first.job.id, vec![blocked]);
     assert_eq!(garbage(&tables), []);
 }

@@ -47,7 +47,8 @@ impl Tables {
             live |= !status.terminal();
             groups.entry(alloc.allocation.group.clone()).or_default().add(status);
         }
-        let status = match (live, entry.blocked.is_empty()) {
+        let idle = entry.blocked.is_empty() && entry.later.is_empty();
+        let status = match (live, idle) {
             (true, _) => JobStatus::Running,
             (false, false) => JobStatus::Pending,
             (false, true) => JobStatus::Dead,
@@ -63,6 +64,8 @@ impl Tables {
             groups,
             blocked: entry.blocked.clone(),
             places,
+            later: entry.later.clone(),
+            deployment: entry.history.deployments.last().cloned(),
         })
     }
 }

@@ -4,21 +4,23 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use super::constraint::{ConstraintKeys, constraints};
-use super::health::{self, MigrateKeys, NO_RESCHEDULE, RESCHEDULE, UpdateKeys};
+use super::health::{self, MigrateKeys, UpdateKeys};
 use super::named;
+use super::reschedule::{self, RescheduleKeys};
 use super::restart::{self, RestartKeys};
 use super::service::{self, ServiceKeys};
 use super::task::{self, TaskKeys};
 use crate::Syntax;
 use crate::diagnostic::{Span, shown};
 use crate::keys::Bounds::{NotZero, Whole};
-use crate::keys::{Context, Given, MOST, Shape, keys, neutral};
+use crate::keys::{Context, Given, MOST, keys, neutral};
 use ostler_model::held_once::HeldOnce;
 use ostler_model::ids::{GroupName, JobId};
 use ostler_model::job::{
     EphemeralDisk, JobKind, NetworkSpec, PortSpec, RestartPolicy, Service, Task, TaskGroup,
 };
 use ostler_model::limits::{EPHEMERAL_DISK_MB_MIN, GROUP_CHECKS_MAX, NAME_BYTES_MAX};
+use ostler_model::rollout::ReschedulePolicy;
 
 const COUNT: u32 = 1;
 
@@ -45,6 +47,8 @@ keys! {
         update / Update: Option<UpdateKeys>;
         /// The same, where `update` says nothing.
         migrate / Migrate: Option<MigrateKeys>;
+        /// When an allocation that failed gets a successor.
+        reschedule / ReschedulePolicy: Option<RescheduleKeys>;
         /// The directory that its tasks share.
         ephemeral_disk / EphemeralDisk: Option<DiskKeys>;
         /// What it offers as a whole.
@@ -54,9 +58,6 @@ keys! {
     }
     not_yet {
         "affinity" / Affinities => null; "spread" / Spreads => null;
-        "reschedule" / ReschedulePolicy [
-            Shape::Unsupported { hint: "", neutral: NO_RESCHEDULE, missed: Some(&RESCHEDULE) }
-        ] => null;
         "volume" / Volumes => null; "scaling" / Scaling => null; "vault" / Vault; "consul" / Consul;
         "disconnect" / Disconnect; "stop_after_client_disconnect" / StopAfterClientDisconnect => null;
         "max_client_disconnect" / MaxClientDisconnect;
@@ -115,6 +116,8 @@ pub(super) struct Outer<'a> {
     pub kind: JobKind,
     /// The job's `update` and `migrate`.
     pub rules: health::Rules,
+    /// The job's `reschedule`.
+    pub reschedule: ReschedulePolicy,
 }
 
 /// Decode a group.
@@ -129,7 +132,7 @@ pub(super) fn group(keys: GroupKeys, outer: Outer<'_>, cx: &mut Context<'_>) -> 
     let policy = restart::policy(keys.restart, RestartPolicy::default_for(kind), cx);
     let rules = health::rules(keys.update, keys.migrate, kind, outer.rules, cx);
     let health = health::policy(rules, kind, cx);
-    health::told_at_once(rules, kind, count, cx);
+    let reschedule = reschedule::policy(keys.reschedule, outer.reschedule, kind, cx);
     let network = network(keys.networks, cx);
     let scope = service::ServiceScope {
         job: outer.job.map(JobId::as_str),
@@ -156,6 +159,8 @@ pub(super) fn group(keys: GroupKeys, outer: Outer<'_>, cx: &mut Context<'_>) -> 
         shutdown_delay: keys.shutdown_delay.value.filter(|time| !time.is_zero()),
         ephemeral_disk: disk(keys.ephemeral_disk.unwrap_or_default(), cx),
         health,
+        update: health::rollout(rules, kind),
+        reschedule,
         services,
         max_run_duration: keys.max_run_duration.value.filter(|time| !time.is_zero()),
         stop_after_disconnect: None,

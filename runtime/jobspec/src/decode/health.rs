@@ -6,13 +6,13 @@
 
 use std::time::Duration;
 
+use super::update;
 use crate::Syntax;
 use crate::diagnostic::Span;
-use crate::keys::{
-    Context, Given, Missed, Shape, hint, is_neutral, keys, keyword, missed, neutral, unsupported,
-};
-use crate::tree::{Value, ValueKind};
+use crate::keys::Bounds::Whole;
+use crate::keys::{Context, Given, MOST, Missed, keys, keyword, missed};
 use ostler_model::job::{HealthCheck, HealthPolicy, JobKind};
+use ostler_model::rollout::UpdatePolicy;
 
 keys! {
     struct UpdateKeys: "update" {
@@ -22,17 +22,20 @@ keys! {
         min_healthy_time / MinHealthyTime: Given<Duration>, "the job's; `10s`";
         /// It is unhealthy when it is not healthy this long after it was placed.
         healthy_deadline / HealthyDeadline: Given<Duration>, "the job's; `5m`";
-        /// Only 1 is accepted, and has no effect: all allocations are replaced at once.
-        max_parallel / MaxParallel: Given<Value>, "all at once";
-        /// Only `30s` is accepted, and has no effect.
-        stagger / Stagger: Given<Value>, "none";
-        /// Only `10m` is accepted, and has no effect: `healthy_deadline` says it alone.
-        progress_deadline / ProgressDeadline: Given<Value>, "none";
-    }
-    not_yet {
-        "canary" / Canary [neutral("leave it out", &["0"])] => 0;
-        "auto_revert" / AutoRevert [neutral("leave it out", &["false"])] => false;
-        "auto_promote" / AutoPromote [neutral("leave it out", &["false"])] => false;
+        /// Allocations of a group that are replaced at the same time; 0: all of them, and nobody waits
+        /// for their health.
+        max_parallel / MaxParallel: Given<u32> [Whole(0, MOST)], "the job's; 1";
+        /// Of system jobs: from one replacement to the next.
+        stagger / Stagger: Given<Duration>, "the job's; `30s`";
+        /// The deployment fails when nothing becomes healthy for this long; `0s`: as soon as something
+        /// is unhealthy.
+        progress_deadline / ProgressDeadline: Given<Duration>, "the job's; `10m`";
+        /// Allocations of the new version that run beside the old ones until they are promoted.
+        canary / Canary: Given<u32> [Whole(0, MOST)], "the job's; 0";
+        /// When the deployment fails, the last stable version comes back.
+        auto_revert / AutoRevert: Given<bool>, "the job's; `false`";
+        /// Canaries are promoted as soon as all are healthy.
+        auto_promote / AutoPromote: Given<bool>, "the job's; `false`";
     }
 }
 
@@ -55,24 +58,6 @@ keyword! {
         "checks" = Checks, "task_states" = TaskStates, "manual" = Manual;
 }
 
-/// What asks for no rescheduling, which is what happens.
-pub(super) const NO_RESCHEDULE: &[&str] = &[r#"{"Attempts": 0, "Unlimited": false}"#];
-
-/// What Nomad fills in for rescheduling, by kind of job.
-pub(super) static RESCHEDULE: Missed = Missed {
-    values: &[
-        r#"{"Attempts": 0, "Interval": 0, "Delay": 30000000000, "DelayFunction": "exponential",
-        "MaxDelay": 3600000000000, "Unlimited": true}"#,
-        r#"{"Attempts": 1, "Interval": 86400000000000, "Delay": 5000000000,
-        "DelayFunction": "constant", "MaxDelay": 0, "Unlimited": false}"#,
-    ],
-    instead: "an allocation that failed is not placed again",
-    in_json: true,
-};
-
-static STAGGER: Missed = Missed::new(&["30s"], "all allocations of a group are replaced at once");
-static PROGRESS_DEADLINE: Missed =
-    Missed::new(&["10m"], "healthy_deadline alone says how long an allocation has");
 static MIGRATE_PARALLEL: Missed = Missed::new(&["1"], "a drain stops all allocations at once");
 
 /// A policy, and where the innermost block of it begins.
@@ -83,8 +68,8 @@ type Placed = (HealthPolicy, Span);
 pub(super) struct Rules {
     update: Option<Placed>,
     migrate: Option<Placed>,
-    /// Where `update` asks for one allocation after the other.
-    one_by_one: Option<Span>,
+    /// How a new version takes over.
+    rollout: Option<UpdatePolicy>,
 }
 
 /// What both blocks of a job or, with the job's rules in `outer`, a group say.
@@ -97,34 +82,31 @@ pub(super) fn rules(
 ) -> Rules {
     let mut rules = outer;
     if let Some(keys) = update {
-        max_parallel_is_one(keys.max_parallel, &mut rules.one_by_one, cx);
-        unsupported_but(keys.stagger, missed(&STAGGER), cx);
-        unsupported_but(keys.progress_deadline, missed(&PROGRESS_DEADLINE), cx);
         let said = MigrateKeys {
             at: keys.at,
-            check: keys.health_check,
-            min_healthy_time: keys.min_healthy_time,
-            healthy_deadline: keys.healthy_deadline,
+            check: keys.health_check.clone(),
+            min_healthy_time: keys.min_healthy_time.clone(),
+            healthy_deadline: keys.healthy_deadline.clone(),
             ..MigrateKeys::default()
         };
-        rules.update = within(outer.update, cx.name("update", "Update"), said, kind, cx);
+        // With times of zero servers fill the rest in, too.
+        let more = update::says_something(&keys) && !keys.min_healthy_time.was_given;
+        rules.update = within(outer.update, cx.name("update", "Update"), (said, more), kind, cx);
+        let deadline = rules.update.map(|(policy, _)| policy.healthy_deadline);
+        let deadline = deadline.map(|time| (time, keys.healthy_deadline.place()));
+        rules.rollout = update::within(outer.rollout, &keys, deadline, kind, cx);
     }
     if let Some(said) = migrate {
-        rules.migrate = within(outer.migrate, cx.name("migrate", "Migrate"), said, kind, cx);
+        rules.migrate =
+            within(outer.migrate, cx.name("migrate", "Migrate"), (said, false), kind, cx);
     }
     rules
 }
 
-/// Say that nothing is replaced one after the other. In JSON clients fill the key in: there only
-/// where there is something to be replaced together.
-pub(super) fn told_at_once(rules: Rules, kind: JobKind, count: u32, cx: &mut Context<'_>) {
-    let noise = kind.runs_to_completion() || (cx.syntax == Syntax::Json && count < 2);
-    if let Some(at) = rules.one_by_one.filter(|_| !noise) {
-        let key = cx.name("max_parallel", "MaxParallel");
-        let message =
-            format!("{key} has no effect yet: all allocations of a group are replaced at once");
-        cx.sink.warn(at, message);
-    }
+/// How a new version of a group takes over, where its allocations are judged.
+pub(super) fn rollout(rules: Rules, kind: JobKind) -> Option<UpdatePolicy> {
+    let judged = kind == JobKind::Service || rules.update.or(rules.migrate).is_some();
+    rules.rollout.or_else(|| judged.then(UpdatePolicy::default))
 }
 
 /// What a group's allocations are judged by.
@@ -145,11 +127,11 @@ pub(super) fn policy(rules: Rules, kind: JobKind, cx: &mut Context<'_>) -> Optio
 }
 
 /// What a block says, and where it says nothing, `outer`. A JSON block may say nothing at all, as
-/// servers fill it in.
+/// servers fill it in. Beside the keys: it says something else.
 fn within(
     outer: Option<Placed>,
     name: &str,
-    mut keys: MigrateKeys,
+    (mut keys, more): (MigrateKeys, bool),
     kind: JobKind,
     cx: &mut Context<'_>,
 ) -> Option<Placed> {
@@ -159,10 +141,10 @@ fn within(
         time.value = time.value.filter(|time| !(unsaid && time.is_zero()));
     }
     let times_at = keys.min_healthy_time.place().or(keys.healthy_deadline.place());
-    if unsaid && times_at.is_none() {
+    let header = keys.at;
+    if unsaid && times_at.is_none() && !(more && kind.runs_to_completion()) {
         return outer;
     }
-    let header = keys.at;
     if kind.runs_to_completion() {
         let message = format!(
             "{name} is for jobs of type service and system: a batch allocation ends and is not judged; leave it out"
@@ -180,25 +162,4 @@ fn within(
         cx.error(at, format!("{key} ({min}) must be below {than} ({deadline})"));
     }
     Some((policy, header))
-}
-
-/// Only one after the other is accepted, and not done.
-fn max_parallel_is_one(given: Given<Value>, one_by_one: &mut Option<Span>, cx: &mut Context<'_>) {
-    match given.value.as_ref().map(|value| &value.kind) {
-        // Not given, as programs write it.
-        Some(ValueKind::Number(number))
-            if cx.syntax == Syntax::Json && number.as_u64() == Some(0) => {}
-        None => {}
-        Some(_) if given.value.as_ref().is_some_and(|value| is_neutral(value, &["1"])) => {
-            *one_by_one = Some(given.key_at);
-        }
-        Some(_) => unsupported(given.key, given.key_at, None, hint("leave it out"), cx),
-    }
-}
-
-/// Only what a warning says to do nothing is accepted.
-fn unsupported_but(given: Given<Value>, accepted: Shape, cx: &mut Context<'_>) {
-    if let Some(value) = given.value {
-        unsupported(given.key, given.key_at, Some(&value), accepted, cx);
-    }
 }

@@ -5,7 +5,8 @@ use std::path::PathBuf;
 
 use super::constraint::{ConstraintKeys, constraints};
 use super::group::{self, GroupKeys};
-use super::health::{self, MigrateKeys, NO_RESCHEDULE, RESCHEDULE, UpdateKeys};
+use super::health::{self, MigrateKeys, UpdateKeys};
+use super::reschedule::{self, RescheduleKeys};
 use super::task::TaskKeys;
 use crate::diagnostic::shown;
 use crate::keys::Bounds::{NotZero, Unwritten};
@@ -14,6 +15,7 @@ use crate::tree::{Attribute, Block, Item, Key, Value, ValueKind};
 use ostler_model::ids::JobId;
 use ostler_model::job::{Job, JobKind, NAMESPACE, TaskGroup};
 use ostler_model::limits::{JOB_TASK_BLOCKS_MAX, JOB_TASKS_MAX};
+use ostler_model::rollout::ReschedulePolicy;
 
 /// The region every node is in, and what a priority is unless somebody says otherwise: written out
 /// or not, nothing is missed.
@@ -52,10 +54,11 @@ keys! {
         update / Update: Option<UpdateKeys>;
         /// For groups that do not say it themselves.
         migrate / Migrate: Option<MigrateKeys> [Unwritten];
+        /// For groups that do not say it themselves.
+        reschedule / Reschedule: Option<RescheduleKeys> [Unwritten];
     }
     not_yet {
         "affinity" / Affinities => null; "spread" / Spreads => null;
-        "reschedule" / Reschedule [Shape::Unsupported { hint: "", neutral: NO_RESCHEDULE, missed: Some(&RESCHEDULE) }];
         "periodic" / Periodic => null; "parameterized" / ParameterizedJob => null;
         "multiregion" / Multiregion => null; "all_at_once" / AllAtOnce [neutral("", &["false"])] => false;
         "vault" / Vault; "consul" / Consul;
@@ -106,7 +109,9 @@ pub(crate) fn job(mut block: Block, dir: Option<PathBuf>, cx: &mut Context<'_>) 
     let constraints = constraints(keys.constraints, cx);
     let rules = health::rules(keys.update, keys.migrate, kind, health::Rules::default(), cx);
     let id = keys.id.parsed(cx, JobId::new);
-    let outer = group::Outer { job: id.as_ref(), kind, rules };
+    let reschedule =
+        reschedule::policy(keys.reschedule, ReschedulePolicy::default_for(kind), kind, cx);
+    let outer = group::Outer { job: id.as_ref(), kind, rules, reschedule };
     // Those of single tasks go before the others.
     let alone = keys.tasks.into_iter().map(alone);
     let groups = groups(alone.chain(keys.groups).collect(), outer, cx);

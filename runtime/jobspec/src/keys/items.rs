@@ -137,13 +137,7 @@ fn checked(item: Item, shape: Shape, cx: &mut Context<'_>) -> Option<Item> {
 
 /// Report what Nomad has and Ostler does not, unless it changes nothing. Programs send zero and
 /// nothing for what a job does not use. `value` is absent where a block stands.
-pub(crate) fn unsupported(
-    name: &str,
-    at: Span,
-    value: Option<&Value>,
-    shape: Shape,
-    cx: &mut Context<'_>,
-) {
+fn unsupported(name: &str, at: Span, value: Option<&Value>, shape: Shape, cx: &mut Context<'_>) {
     let Shape::Unsupported { hint, neutral, missed } = shape else { return };
     let json = cx.syntax == Syntax::Json;
     let is = |values| value.is_some_and(|value| is_neutral(value, values));

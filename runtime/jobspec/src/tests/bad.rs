@@ -23,7 +23,7 @@ job "redis" {
   datacenters = "dc1"
   typ = "service"
   priority = 200
-  update { max_parallel = 2 }
+  update { max_parallel = -2 }
   group "cache" {
     cout = 2
     task "a" {
@@ -38,7 +38,7 @@ job "redis" {
             "3:17: datacenters must be a list of texts, not \"dc1\"",
             "4:3: \"typ\" is unknown in a job (did you mean type?)",
             "5:14: priority must be 1 to 100, not 200",
-            "6:12: max_parallel is valid in Nomad, not supported by Ostler yet; leave it out",
+            "6:27: max_parallel must be",
             "8:5: \"cout\" is unknown in a group (did you mean count?)",
             "9:5: a task needs a driver",
             "10:7: \"drivr\" is unknown in a task (did you mean driver?)",
@@ -225,7 +225,6 @@ fn problems_of_a_group_have_their_places() {
             "network {\nport \"a\" { host_network = \"x\" }\n}",
             "5:12: host_network is valid in Nomad",
         ),
-        ("reschedule {}", "4:1: reschedule is valid in Nomad"),
         ("scaling {}", "4:1: scaling is valid in Nomad"),
         ("volume \"x\" {}", "4:1: volume is valid in Nomad"),
     ] {

@@ -66,23 +66,6 @@ fn what_a_group_says_of_its_health_goes_before_the_job() {
 }
 
 #[test]
-fn values_of_update_that_change_nothing_are_accepted() {
-    let job = good(&in_group(
-        "update {\nmax_parallel = 1\ncanary = 0\nauto_revert = false\nauto_promote = \"false\"\nstagger = \"30s\"\nprogress_deadline = \"600s\"\n}\nmigrate { max_parallel = 1 }",
-    ));
-    assert_eq!(health(&job), Some(HealthPolicy::default()));
-    for (body, expected) in [
-        ("update { max_parallel = 2 }", "4:10: max_parallel is valid in Nomad … leave it out"),
-        ("update { canary = 1 }", "4:10: canary is valid in Nomad … leave it out"),
-        ("update { auto_revert = true }", "4:10: auto_revert is valid in Nomad … leave it out"),
-        ("update { progress_deadline = \"9m\" }", "4:10: progress_deadline is valid in Nomad"),
-        ("migrate { max_parallel = 3 }", "4:11: max_parallel is valid in Nomad"),
-    ] {
-        check(&in_group(body), &[expected]);
-    }
-}
-
-#[test]
 fn wrong_rules_for_health_are_reported_where_they_stand() {
     for (body, expected) in [
         (

@@ -37,10 +37,6 @@ fn json(job: &str, group: &str, count: u32) -> String {
 
 #[test]
 fn each_key_that_is_accepted_and_not_done_is_named_where_it_stands() {
-    warned(
-        &in_group("count = 2\nupdate {\nmax_parallel = 1\n}"),
-        &["6:1: max_parallel has no effect yet: all allocations of a group are replaced at once"],
-    );
     let service = "network {\nport \"p\" {}\n}\nservice {\nport = \"p\"\ncheck {\ntype = \"tcp\"\n\
                    interval = \"2s\"\ntimeout = \"1s\"\n}\n}";
     warned(&in_group(service), &["9:1: check is asked only until the allocation is judged"]);
@@ -50,14 +46,8 @@ fn each_key_that_is_accepted_and_not_done_is_named_where_it_stands() {
     );
     warned(&in_job("priority = 70"), &["5:12: priority has no effect yet: no job goes before"]);
     warned(
-        &in_group(
-            "update {\nstagger = \"30s\"\nprogress_deadline = \"10m\"\n}\nmigrate { max_parallel = 1 }",
-        ),
-        &[
-            "5:1: stagger has no effect yet",
-            "6:1: progress_deadline has no effect yet",
-            "8:11: max_parallel has no effect yet: a drain stops all allocations at once",
-        ],
+        &in_group("migrate { max_parallel = 1 }"),
+        &["4:11: max_parallel has no effect yet: a drain stops all allocations at once"],
     );
 }
 
@@ -70,7 +60,7 @@ fn a_value_that_says_what_happens_anyway_is_no_reason_for_a_warning() {
 
 #[test]
 fn each_warning_is_told_once_however_often_the_key_is_there() {
-    let update = "update {\nmax_parallel = 1\n}\n";
+    let update = "migrate {\nmax_parallel = 1\n}\n";
     let group = |name: &str| {
         format!("group \"{name}\" {{\n{update}task \"t\" {{ driver = \"mock\" }}\n}}\n")
     };
@@ -98,25 +88,7 @@ fn what_a_stock_client_fills_in_is_no_noise() {
     for job in [sent, filled] {
         assert_eq!(of(&json(job, migrate, 1), Syntax::Json), [""; 0], "{job}");
     }
-    let several = of(&json(filled, migrate, 3), Syntax::Json);
-    assert_eq!(several.len(), 1, "{several:?}");
-    assert!(several[0].contains("MaxParallel has no effect yet"), "{several:?}");
-}
-
-#[test]
-fn a_reschedule_that_promises_something_is_told_once_and_one_that_asks_for_none_is_not() {
-    let unlimited = r#", "ReschedulePolicy": {"Attempts": 0, "Interval": 0, "Delay": 30000000000,
-        "DelayFunction": "exponential", "MaxDelay": 3600000000000, "Unlimited": true}"#;
-    let found = of(&json("", unlimited, 1), Syntax::Json);
-    assert_eq!(found.len(), 1, "{found:?}");
-    assert!(
-        found[0].ends_with(
-            "ReschedulePolicy has no effect yet: an allocation that failed is not placed again"
-        ),
-        "{found:?}"
-    );
-    let none = r#", "ReschedulePolicy": {"Attempts": 0, "Unlimited": false}"#;
-    assert_eq!(of(&json("", none, 1), Syntax::Json), [""; 0]);
+    assert_eq!(of(&json(filled, migrate, 3), Syntax::Json), [""; 0]);
 }
 
 #[test]

@@ -207,6 +207,9 @@ impl Runner {
                 });
             }
             Request::Exec { task, request } => self.exec(&task, request),
+            Request::Judge { healthy } => {
+                self.feed(AllocInput::Verdict { healthy, reasons: Vec::new() });
+            }
         }
     }
 

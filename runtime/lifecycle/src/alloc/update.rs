@@ -1,7 +1,8 @@
 //! What of a newer copy of an allocation takes effect in place.
 //!
 //! ```text
-//!   in place     group: shutdown_delay, services, health, max_run_duration, constraints, count
+//!   in place     group: shutdown_delay, services, health, update, reschedule, max_run_duration,
+//!                constraints, count
 //!                task: restart, kill_timeout, kill_signal, shutdown_delay, leader, lifecycle,
 //!                      log sizes, constraints
 //!                allocation: desired, job version, deployment; job: name, priority, datacenters, constraints
@@ -60,6 +61,8 @@ fn group(old: &TaskGroup, new: &TaskGroup) -> TaskGroup {
         health: new.health,
         services: new.services.clone(),
         max_run_duration: new.max_run_duration,
+        update: new.update,
+        reschedule: new.reschedule,
         tasks: tasks.collect(),
         ..old.clone()
     }

@@ -63,6 +63,7 @@ fn alloc(tasks: Vec<Task>) -> Allocation {
         job_version: 0,
         previous: None,
         deployment: None,
+        reschedules: Vec::new(),
         desired_description: String::new(),
     }
 }

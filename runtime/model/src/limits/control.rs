@@ -33,3 +33,10 @@ pub const CONTROL_QUEUE_MAX: usize = 256;
 /// Changes of jobs that wait until an earlier one of the same job has ended. One that comes beyond is
 /// refused: the disk is slow or full then, and nobody waits that long. Stops have as many places more.
 pub const CHANGES_WAITING_MAX: usize = 1_024;
+/// Versions of a job that are known, the present one included; the oldest that is not stable goes first.
+pub const JOB_VERSIONS_MAX: usize = 6;
+/// Deployments of a job that are known; the oldest goes first.
+pub const DEPLOYMENTS_PER_JOB_MAX: usize = 6;
+/// Failed allocations before one that its record names, where they are not limited by the policy: the waits
+/// before them decide on the next one.
+pub const RESCHEDULE_EVENTS_MAX: usize = 6;

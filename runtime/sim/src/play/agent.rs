@@ -12,7 +12,7 @@ use super::disk::SimDisk;
 use crate::devices::SimDevices;
 use crate::drivers::{DRIVER, PREPARED};
 use crate::files::{DIR, SimFiles};
-use crate::plan::{ATTEMPTS, Act};
+use crate::plan::{ATTEMPTS, Act, TakesOver};
 use crate::world::{PREPARES, World};
 use ostler_control::gc::choice::{FsUse, GcPolicy};
 use ostler_control::gc::gauge::Gauge;
@@ -30,13 +30,14 @@ use ostler_model::clock::{self, Clock};
 use ostler_model::device::{Health, HealthState};
 use ostler_model::ids::{AllocId, GroupName, JobId, PluginName, TaskName};
 use ostler_model::job::{
-    EphemeralDisk, Job, JobKind, Lifecycle, LifecycleHook, LogConfig, RestartMode, RestartPolicy,
-    Task, TaskGroup,
+    EphemeralDisk, HealthPolicy, Job, JobKind, Lifecycle, LifecycleHook, LogConfig, RestartMode,
+    RestartPolicy, Task, TaskGroup,
 };
 use ostler_model::json::JsonObject;
 use ostler_model::ports::{BoxFuture, Drivers, ProcessIdentity, Workloads as _};
 use ostler_model::resources::{DeviceRequest, Resources};
 use ostler_model::rng::Rng;
+use ostler_model::rollout::{DelayFunction, ReschedulePolicy, UpdatePolicy};
 use ostler_model::time::Timestamp;
 use ostler_node::watch::Watcher;
 use ostler_node::{DriverView, Node, NodeId, NodeResources, NodeView};
@@ -221,9 +222,21 @@ pub(crate) fn view() -> NodeView {
     view
 }
 
+/// Successors that a node comes to rest with.
+const FEW: ReschedulePolicy = ReschedulePolicy {
+    attempts: 2,
+    interval: Duration::from_secs(24 * 3_600),
+    delay: Duration::from_secs(20),
+    delay_function: DelayFunction::Exponential,
+    max_delay: Duration::from_secs(60),
+    unlimited: false,
+};
+
 /// The job that is registered so: one group with a task, and perhaps one that prepares for it.
 pub(crate) fn job(name: &str, act: &Act) -> Option<Job> {
-    let Act::Register { count, version, device, prepares, .. } = *act else { return None };
+    let Act::Register { count, version, device, prepares, takes_over, .. } = *act else {
+        return None;
+    };
     let request = DeviceRequest {
         name: "sim/gpu".to_owned(),
         count: 1,
@@ -272,6 +285,15 @@ pub(crate) fn job(name: &str, act: &Act) -> Option<Job> {
         ..task.clone()
     };
     let tasks = if prepares { vec![task.into(), before.into()] } else { vec![task.into()] };
+    let update = match takes_over {
+        TakesOver::AtOnce => None,
+        TakesOver::Rolling(max_parallel) => {
+            Some(UpdatePolicy { max_parallel, ..UpdatePolicy::default() })
+        }
+        TakesOver::Canaries(canary) => {
+            Some(UpdatePolicy { canary, auto_promote: true, ..UpdatePolicy::default() })
+        }
+    };
     let group = TaskGroup {
         name: GroupName::new("g").ok()?,
         count,
@@ -281,9 +303,11 @@ pub(crate) fn job(name: &str, act: &Act) -> Option<Job> {
         tasks,
         shutdown_delay: None,
         ephemeral_disk: EphemeralDisk::default(),
-        health: None,
+        health: update.map(|_| HealthPolicy::default()),
         services: Vec::new(),
         max_run_duration: None,
+        update,
+        reschedule: update.map_or(ReschedulePolicy::NEVER, |_| FEW),
         stop_after_disconnect: None,
     };
     Some(Job {

@@ -14,11 +14,13 @@ use ostler_lifecycle::alloc::dir::AllocDir;
 use ostler_model::alloc::{ClientStatus, DesiredStatus};
 use ostler_model::clock;
 use ostler_model::ids::JobId;
+use ostler_model::rollout::{Deployment, DeploymentPhase};
 use ostler_model::saved::JobOrigin;
 use ostler_state::Prefix;
 
-/// What is under way ends within this time: delays of restarts, deadlines of calls and writes.
-const SETTLE: Duration = Duration::from_secs(3_600);
+/// What is under way ends within this time: delays of restarts, deadlines of calls and writes, and those of
+/// deployments, which are times of a day that may have been set back by hours.
+const SETTLE: Duration = Duration::from_secs(4 * 3_600);
 
 pub(super) async fn rest(scene: &Scene, agent: &Agent, dir: &Path) -> Result<(), String> {
     {
@@ -37,7 +39,7 @@ pub(super) async fn rest(scene: &Scene, agent: &Agent, dir: &Path) -> Result<(),
     clock::sleep(SETTLE).await;
     let written = scene.disk.commits().saturating_sub(before);
     if written > 0 {
-        return Err(format!("the idle node made {written} commits in an hour"));
+        return Err(format!("the idle node made {written} commits in {SETTLE:?}"));
     }
     if let Some(files) = &scene.files {
         files::last(files, scene, agent).await?;
@@ -71,6 +73,7 @@ fn check(scene: &Scene, agent: &Agent) -> Result<(), String> {
             return Err(format!("job {name} is {is:?}, and may be {allowed:?}"));
         }
         filled(agent, name, &is)?;
+        deployed(agent, name)?;
     }
     if let Some(files) = &scene.files {
         files::check(files, agent, true)?;
@@ -114,7 +117,11 @@ pub(super) fn filled(agent: &Agent, name: &str, is: &JobState) -> Result<(), Str
     let Some(view) = agent.control.job(&id) else { return Ok(()) };
     let counts = view.groups.values().next().copied().unwrap_or_default();
     let there = counts.queued + counts.pending + counts.running + counts.complete + counts.failed;
-    if there < *count {
+    // A version that was given up is not placed any further.
+    let given_up = |one: &Deployment| {
+        one.phase == DeploymentPhase::Failed && one.version == view.record.version
+    };
+    if there < *count && !view.deployment.as_deref().is_some_and(given_up) {
         let known = agent.control.look(|tables| {
             let one = |entry: &ostler_control::AllocEntry| {
                 let alloc = &entry.allocation;
@@ -147,6 +154,29 @@ pub(super) fn filled(agent: &Agent, name: &str, is: &JobState) -> Result<(), Str
     match waits.is_empty() {
         true => Ok(()),
         false => Err(format!("of job {name} is pending after an hour: {}", waits.join("; "))),
+    }
+}
+
+/// No place has two allocations that are to run, and no deployment is on its way that nothing holds up.
+fn deployed(agent: &Agent, name: &str) -> Result<(), String> {
+    let id = JobId::new(name).map_err(|error| error.to_string())?;
+    let Some(view) = agent.control.job(&id) else { return Ok(()) };
+    let mut places = std::collections::BTreeSet::new();
+    for one in agent.control.allocs() {
+        let alloc = &one.allocation;
+        let runs = alloc.desired == DesiredStatus::Run && !one.state.client_status.terminal();
+        let counts = alloc.job.id == id && runs && !one.canary;
+        if counts && !places.insert((alloc.group.clone(), alloc.index)) {
+            return Err(format!("{} is there twice", alloc.name));
+        }
+    }
+    let going = view.deployment.as_ref().filter(|one| one.phase.is_active());
+    match going {
+        Some(one) if view.blocked.is_empty() => {
+            let groups = &one.groups;
+            Err(format!("job {name} is deployed still after {SETTLE:?}: {groups:?}"))
+        }
+        _ => Ok(()),
     }
 }
 

@@ -49,6 +49,8 @@ fn any_key() -> impl Strategy<Value = Key> {
         Just(Key::DriverManager),
         Just(Key::DeviceManager),
         any_job().prop_map(Key::Job),
+        any_job().prop_map(Key::JobVersions),
+        any_job().prop_map(Key::JobDeployments),
         (any_job(), any_task(), any::<u32>()).prop_map(|(job, group, block)| ended(
             job.as_str(),
             group.as_str(),
@@ -104,8 +106,17 @@ fn belongs(prefix: &Prefix, key: &Key) -> bool {
         Prefix::Plugins => matches!(key, Key::PluginHandle(_)),
         Prefix::Node => matches!(key, Key::NodeRegistration | Key::NodeBoot),
         Prefix::Managers => matches!(key, Key::DriverManager | Key::DeviceManager),
-        Prefix::Jobs => matches!(key, Key::Job(_) | Key::EndedPlaces(_)),
-        Prefix::EndedPlaces(job) => matches!(key, Key::EndedPlaces(of) if of.job == *job),
+        Prefix::Jobs => matches!(key, Key::Job(_)) || beside(key).is_some(),
+        Prefix::BesideJob(job) => beside(key) == Some(job),
+    }
+}
+
+/// The job that a key is beside.
+fn beside(key: &Key) -> Option<&JobId> {
+    match key {
+        Key::EndedPlaces(of) => Some(&of.job),
+        Key::JobVersions(job) | Key::JobDeployments(job) => Some(job),
+        _ => None,
     }
 }
 
@@ -121,7 +132,7 @@ fn any_prefix() -> impl Strategy<Value = Prefix> {
         Just(Prefix::Node),
         Just(Prefix::Managers),
         Just(Prefix::Jobs),
-        any_task().prop_map(|n| Prefix::EndedPlaces(JobId::new(n.as_str()).unwrap())),
+        any_task().prop_map(|n| Prefix::BesideJob(JobId::new(n.as_str()).unwrap())),
     ]
 }
 
@@ -161,11 +172,12 @@ proptest! {
             _ => task,
         };
         let job = match &key {
+            Key::JobVersions(job) | Key::JobDeployments(job) if own => job.clone(),
             Key::EndedPlaces(of) if own => of.job.clone(),
             Key::Job(job) if own => job.clone(),
             _ => JobId::new(task.as_str()).unwrap(),
         };
-        let ended = Prefix::EndedPlaces(job);
+        let ended = Prefix::BesideJob(job);
         for prefix in [Prefix::Alloc(id), Prefix::Tasks(id), Prefix::Task(id, task), ended] {
             prop_assert_eq!(
                 key.encode().starts_with(&prefix.encode()), belongs(&prefix, &key), "{:?}", prefix
@@ -255,7 +267,7 @@ fn no_two_keys_share_bytes_text_or_number() {
     kinds.sort_unstable();
     kinds.dedup();
     // The first eight are in files of agents out there; none is skipped or used twice.
-    assert_eq!(kinds, (1..=17).collect::<Vec<u8>>());
+    assert_eq!(kinds, (1..=19).collect::<Vec<u8>>());
 }
 
 #[test]
@@ -278,6 +290,8 @@ fn the_numbers_of_the_records_do_not_change() {
         (Kind::Job, 15),
         (Kind::EndedPlaces, 16),
         (Kind::NodeBoot, 17),
+        (Kind::JobVersions, 18),
+        (Kind::JobDeployments, 19),
     ];
     for (kind, number) in numbers {
         assert_eq!(kind as u8, number, "{kind:?}");

@@ -10,6 +10,8 @@
 //! allocation/ID/acknowledged              manager/device
 //!                                         job/ID
 //!                                         job/ID/ended/GROUP/BLOCK
+//!                                         job/ID/versions
+//!                                         job/ID/deployments
 //! ```
 //!
 //! Names hold no slash, so the parts are never ambiguous; in the id of a job one is written `%2F`, and
@@ -54,6 +56,8 @@ impl fmt::Display for Key {
             Self::DriverManager => f.write_str("manager/driver"),
             Self::DeviceManager => f.write_str("manager/device"),
             Self::Job(id) => write!(f, "job/{}", escaped(id)),
+            Self::JobVersions(id) => write!(f, "job/{}/versions", escaped(id)),
+            Self::JobDeployments(id) => write!(f, "job/{}/deployments", escaped(id)),
             Self::EndedPlaces(of) => {
                 write!(f, "job/{}/ended/{}/{}", escaped(&of.job), of.group, of.block)
             }
@@ -90,6 +94,8 @@ impl FromStr for Key {
             ["manager", "driver"] => Ok(Self::DriverManager),
             ["manager", "device"] => Ok(Self::DeviceManager),
             ["job", id] => job(id).map(Self::Job),
+            ["job", id, "versions"] => job(id).map(Self::JobVersions),
+            ["job", id, "deployments"] => job(id).map(Self::JobDeployments),
             ["job", id, "ended", group, block] => ended(id, group, block),
             _ => Err(KeyTextError::Unknown { given: text.chars().take(100).collect() }),
         }

@@ -207,6 +207,7 @@ async fn running(api: &mut Recorder, node: &str) -> String {
     }
     api.gets(&["/v1/job/waits", "/v1/job/web/deployment", "/v1/job/none/summary"]).await;
     api.gets(&["/v1/evaluations", "/v1/deployments", &format!("/v1/evaluation/{eval}")]).await;
+    deployments(api).await;
     api.gets(&[&format!("/v1/evaluation/{NOBODY}")]).await;
     api.gets(&[&format!("/v1/evaluation/{eval}/allocations")]).await;
     api.gets(&["/v1/allocations", "/v1/allocations?resources=true"]).await;
@@ -218,6 +219,32 @@ async fn running(api: &mut Recorder, node: &str) -> String {
     api.gets(&[&format!("{of}/stats"), &format!("{of}/stats?task=none")]).await;
     api.gets(&[&format!("{of}/gc"), &format!("/v1/client/allocation/{NOBODY}/gc")]).await;
     alloc
+}
+
+/// The deployment that the job came with, and its versions.
+async fn deployments(api: &mut Recorder) {
+    let all = api.client.get("/v1/deployments").await.json();
+    let deployment = all[0]["ID"].as_str().unwrap().to_owned();
+    api.gets(&["/v1/deployments?prefix=ffffffff", &format!("/v1/deployment/{deployment}")]).await;
+    api.gets(&[&format!("/v1/deployment/{NOBODY}")]).await;
+    api.gets(&[&format!("/v1/deployment/allocations/{deployment}")]).await;
+    for (act, body) in [
+        ("promote", json!({ "All": true })),
+        ("pause", json!({ "Pause": true })),
+        ("fail", Value::Null),
+        ("unblock", Value::Null),
+        ("allocation-health", json!({ "HealthyAllocationIDs": [NOBODY] })),
+    ] {
+        for id in [NOBODY, &deployment] {
+            api.put(&format!("/v1/deployment/{act}/{id}"), body.clone()).await;
+        }
+    }
+    let version = |version: u64| json!({ "JobID": "web", "JobVersion": version, "Stable": true });
+    for act in ["revert", "stable"] {
+        api.put(&format!("/v1/job/web/{act}"), version(7)).await;
+        api.put(&format!("/v1/job/none/{act}"), version(0)).await;
+        api.put(&format!("/v1/job/web/{act}"), version(0)).await;
+    }
 }
 
 /// Files and logs of the allocation.

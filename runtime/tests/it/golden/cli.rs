@@ -305,6 +305,22 @@ async fn looks(cli: &mut Recorder, agent: &AgentProcess, alloc: &str) {
     ] {
         cli.ask(agent, args).await;
     }
+    let all = agent.json(&["deployment", "list", "--json"]).await;
+    let deployment = all[0]["ID"].as_str().unwrap();
+    for args in [
+        &["deployment", "list"][..],
+        &["deployment", "status", deployment],
+        &["job", "history", "web"],
+        &["job", "promote", "web"],
+        &["job", "revert", "web", "7"],
+        &["deployment", "status", "ffffffff"],
+        &["deployment", "promote", deployment],
+        &["deployment", "fail", deployment],
+        &["deployment", "pause", deployment],
+        &["deployment", "resume", deployment],
+    ] {
+        cli.both(agent, args).await;
+    }
     let recorded = agent.json(&["plugin", "record", "pci", "--json"]).await;
     let recording = recorded[0]["file"].as_str().unwrap().to_owned();
     cli.known.insert(0, (recording.clone(), "<recording>"));

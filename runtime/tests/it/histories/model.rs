@@ -9,7 +9,7 @@ use std::collections::BTreeSet;
 use std::path::Path;
 use std::time::Duration;
 
-use crate::support::jobs::{shell, wasm, with_guests};
+use crate::support::jobs::{STAYS_FAILED, shell, wasm, with_guests};
 
 /// Where the numbers of registrations begin as milliseconds of `kill_timeout`.
 const NUMBER_BASE: u64 = 10_000;
@@ -193,10 +193,12 @@ impl Shape {
         } else {
             shell("t", &script(*life, *sticky, beside), &more)
         };
+        // All at once: what is to be is one state of all places.
+        let at_once = if *batch { "" } else { "update {\n max_parallel = 0\n }" };
         with_guests(&format!(
             "job \"{id}\" {{\n type = \"{kind}\"\n group \"g\" {{\n count = {count}\n restart {{\n \
              attempts = {attempts}\n interval = \"1h\"\n delay = \"100ms\"\n mode = \"fail\"\n }}\n \
-             ephemeral_disk {{\n sticky = {sticky}\n }}\n {task}\n }}\n}}\n",
+             {STAYS_FAILED}\n {at_once}\n ephemeral_disk {{\n sticky = {sticky}\n }}\n {task}\n }}\n}}\n",
             count = spec.count
         ))
     }

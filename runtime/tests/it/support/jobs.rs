@@ -16,6 +16,9 @@ pub fn with_guests(job: &str) -> String {
     })
 }
 
+/// What failed gets no successor.
+pub const STAYS_FAILED: &str = "reschedule {\n attempts = 0\n unlimited = false\n }";
+
 /// A batch job `j` with one group `g` of these blocks; nothing is started twice.
 pub fn batch(blocks: &str) -> String {
     groups([blocks])

@@ -9,19 +9,28 @@ use super::{given, job, moment, word};
 use crate::server::evaluations;
 use ostler_agent::AllocView;
 use ostler_model::alloc::{AllocState, Allocation};
+use ostler_model::ids::AllocId;
 use ostler_model::saved::DeploymentStatus;
 use ostler_model::time::Timestamp;
 use ostler_node::NodeView;
-use ostler_wire::{Absent, Alloc, AllocHealth, AllocMetric, Text};
+use ostler_wire::{
+    Absent, Alloc, AllocHealth, AllocMetric, RescheduleEvent, RescheduleTracker, Text,
+};
 
 /// An allocation as the shapes need it.
-#[derive(Clone, Copy)]
+#[derive(Clone)]
 pub(crate) struct Seen<'a> {
     pub allocation: &'a Allocation,
     pub state: &'a AllocState,
     pub modify_index: u64,
     pub modify_time: Timestamp,
     pub node: &'a NodeView,
+    /// Who takes its place; only told in the full form.
+    pub next: Option<AllocId>,
+    /// The evaluation that is to place its successor; empty where there is none.
+    pub followup: String,
+    /// It runs beside what it may replace.
+    pub canary: bool,
 }
 
 impl<'a> Seen<'a> {
@@ -32,12 +41,23 @@ impl<'a> Seen<'a> {
             modify_index: view.modify_index,
             modify_time: view.modify_time,
             node,
+            next: None,
+            followup: match view.successor_at {
+                Some(_) => evaluations::followup(&view.allocation),
+                None => String::new(),
+            },
+            canary: view.canary,
         }
+    }
+
+    /// With who takes its place.
+    pub fn before(self, next: Option<AllocId>) -> Self {
+        Self { next, ..self }
     }
 }
 
-fn health(status: &DeploymentStatus) -> AllocHealth<'static> {
-    let &DeploymentStatus { healthy, changed_at, canary, modify_index, deployment: _ } = status;
+fn health(status: &DeploymentStatus, canary: bool) -> AllocHealth<'static> {
+    let &DeploymentStatus { healthy, changed_at, canary: _, modify_index, deployment: _ } = status;
     AllocHealth { healthy, timestamp: changed_at.map(moment), canary, modify_index }
 }
 
@@ -48,11 +68,11 @@ pub(crate) fn stub(seen: Seen<'_>, resources: bool) -> Alloc<'_, Value> {
         job_type: Some(word(allocation.job.kind)),
         job_version: Some(allocation.job_version),
         allocated_resources: resources.then(|| given::allocated(allocation)),
-        followup_eval_id: Some(Text::default()),
-        reschedule_tracker: Some(Absent),
+        followup_eval_id: Some(seen.followup.clone().into()),
+        reschedule_tracker: Some(tracker(&seen)),
         preempted_allocations: Some(Absent),
         preempted_by_allocation: Some(Text::default()),
-        ..common(seen)
+        ..common(seen.clone())
     }
 }
 
@@ -71,16 +91,35 @@ pub(crate) fn full(seen: Seen<'_>) -> Alloc<'_, Value> {
             nodes_available: BTreeMap::from([(datacenter, 1)]),
             ..AllocMetric::default()
         }),
-        deployment_id: Some(Text::default()),
+        deployment_id: Some(allocation.deployment_id().unwrap_or_default().into()),
+        next_allocation: seen.next.map(|id| id.to_string().into()),
+        followup_eval_id: Some(&seen.followup)
+            .filter(|id| !id.is_empty())
+            .map(|id| id.clone().into()),
+        reschedule_tracker: tracker(&seen).map(Some),
         network_status: Some(Absent),
         previous_allocation: Some(allocation.previous.map(|id| id.to_string().into())),
         alloc_modify_index: Some(allocation.modify_index),
-        ..common(seen)
+        ..common(seen.clone())
     }
 }
 
+fn tracker(seen: &Seen<'_>) -> Option<RescheduleTracker> {
+    let nanos = |time: std::time::Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
+    let event = |event: &ostler_model::rollout::RescheduleEvent| RescheduleEvent {
+        reschedule_time: event.time.nanos(),
+        prev_alloc_id: event.previous,
+        prev_node_id: seen.node.id.to_string(),
+        delay: nanos(event.delay),
+    };
+    let events: Vec<_> = seen.allocation.reschedules.iter().map(event).collect();
+    (!events.is_empty()).then_some(RescheduleTracker { events })
+}
+
 fn common(seen: Seen<'_>) -> Alloc<'_, Value> {
-    let Seen { allocation, state, modify_index, modify_time, node } = seen;
+    let Seen { allocation, state, modify_index, modify_time, node, canary, .. } = seen;
+    // A canary is one before it has a verdict.
+    let first = canary.then(|| AllocHealth { canary, ..AllocHealth::default() });
     Alloc {
         id: allocation.id,
         eval_id: evaluations::id(&allocation.job.id, allocation.create_index).into(),
@@ -95,7 +134,7 @@ fn common(seen: Seen<'_>) -> Alloc<'_, Value> {
         client_status: state.client_status,
         client_description: (&state.client_description).into(),
         task_states: task_states(&state.tasks),
-        deployment_status: state.health.as_ref().map(health),
+        deployment_status: state.health.as_ref().map(|status| health(status, canary)).or(first),
         create_index: allocation.create_index,
         modify_index,
         create_time: allocation.created_at,

@@ -95,7 +95,7 @@ pub(crate) fn plan<'a>(
 }
 
 fn updates(plan: &GroupPlan) -> DesiredUpdates {
-    let GroupPlan { place, in_place, destructive, stop, ignore } = *plan;
+    let GroupPlan { place, in_place, destructive, canary, stop, ignore } = *plan;
     let (in_place_update, destructive_update) = (in_place, destructive);
     DesiredUpdates {
         ignore,
@@ -103,6 +103,7 @@ fn updates(plan: &GroupPlan) -> DesiredUpdates {
         stop,
         in_place_update,
         destructive_update,
+        canary,
         ..DesiredUpdates::default()
     }
 }

@@ -28,6 +28,11 @@ pub(crate) struct Seen<'a> {
 }
 
 impl<'a> Seen<'a> {
+    /// An earlier version of it.
+    pub fn earlier(self, record: &'a JobRecord) -> Self {
+        Self { record, waits_for: "", places: PlaceCounts::default(), ..self }
+    }
+
     pub fn new(view: &'a JobView, waits_for: &'a str) -> Self {
         let JobView { record, status, modify_index, groups, places, .. } = view;
         let (status, places, index) = (*status, *places, *modify_index);
@@ -93,7 +98,7 @@ pub(crate) fn full(seen: Seen<'_>) -> Value {
         stop: record.stopped,
         status: word(status),
         status_description: waits_for.into(),
-        stable: false,
+        stable: record.stable,
         version: record.version,
         submit_time: record.submitted_at,
         create_index: record.create_index,

@@ -201,7 +201,17 @@ fn allocation() -> (Allocation, AllocState) {
 
 fn seen<'a>(of: &'a (Allocation, AllocState), node: &'a NodeView) -> Seen<'a> {
     let modify_time = Timestamp::from_nanos(8);
-    Seen { allocation: &of.0, state: &of.1, modify_index: 13, modify_time, node }
+    let (next, followup, canary) = (None, String::new(), false);
+    Seen {
+        allocation: &of.0,
+        state: &of.1,
+        modify_index: 13,
+        modify_time,
+        node,
+        next,
+        followup,
+        canary,
+    }
 }
 
 fn value(of: impl serde::Serialize) -> Value {
@@ -213,9 +223,9 @@ fn allocations_have_nomads_shapes() {
     let (node, alloc) = (node(), allocation());
     let seen = seen(&alloc, &node);
     for resources in [false, true] {
-        compare("alloc stub list", &json!([value(stub(seen, resources))]));
+        compare("alloc stub list", &json!([value(stub(seen.clone(), resources))]));
     }
-    compare("alloc", &value(full(seen)));
+    compare("alloc", &value(full(seen.clone())));
     compare("alloc list of node", &json!([value(full(seen))]));
 }
 
@@ -271,6 +281,7 @@ fn jobs_have_nomads_shapes_and_every_field_is_told() {
         job_modify_index: 4,
         stopped: true,
         origin: JobOrigin::File("/jobs/a.hcl".into()),
+        stable: false,
     };
     let counts = GroupCounts { queued: 1, pending: 2, running: 3, complete: 4, failed: 5 };
     let groups = BTreeMap::from([(GroupName::new("group").unwrap(), counts)]);
@@ -360,7 +371,7 @@ fn answers_to_changes_have_nomads_shapes() {
 
 #[test]
 fn a_plan_has_nomads_shape_and_every_count() {
-    let counts = GroupPlan { place: 1, in_place: 2, destructive: 3, stop: 4, ignore: 5 };
+    let counts = GroupPlan { place: 1, in_place: 2, destructive: 3, canary: 6, stop: 4, ignore: 5 };
     let plan = Plan {
         devices: Vec::new(),
         job_modify_index: 7,
@@ -374,7 +385,7 @@ fn a_plan_has_nomads_shape_and_every_count() {
     compare("plan", &shown);
     let updates = json!({
         "Place": 1, "InPlaceUpdate": 2, "DestructiveUpdate": 3, "Stop": 4, "Ignore": 5,
-        "Migrate": 0, "Canary": 0, "Preemptions": 0
+        "Migrate": 0, "Canary": 6, "Preemptions": 0
     });
     assert_eq!(shown["Annotations"]["DesiredTGUpdates"]["web"], updates);
     assert_eq!(shown["JobModifyIndex"], 7);
@@ -407,6 +418,7 @@ fn what_does_not_fit_is_told_by_group_with_what_there_is_not_enough_of() {
         index,
         previous: None,
         soon,
+        canary: false,
         refusal: std::sync::Arc::new(Refusal {
             job: record.job.id.clone(),
             node: "n".to_owned(),

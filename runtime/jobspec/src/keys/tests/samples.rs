@@ -51,9 +51,8 @@ fn sample(schema: &'static Schema, field: &'static Field) -> Json {
         (_, "Operand") => json!("regexp"),
         (_, "KillSignal") => json!("SIGINT"),
         (_, "HealthyDeadline") => json!(9_000_000_000_u64),
-        (_, "Stagger") => json!(30_000_000_000_u64),
         (_, "ProgressDeadline") => json!(600_000_000_000_u64),
-        (_, "MaxParallel") => json!(0),
+        ("reschedule", "Attempts") => json!(0),
         _ => of_shape(field),
     }
 }

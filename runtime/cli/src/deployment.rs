@@ -1,0 +1,244 @@
+//! `ostler deployment …`
+
+use serde_json::{Value, json};
+
+use super::args::deployment::{
+    DeploymentCommand, DeploymentListArgs, DeploymentOneArgs, DeploymentPromoteArgs,
+};
+use super::connect::{self, Stop, ago, only};
+use super::exit::Exit;
+use super::output::{self, say, section, table};
+use super::terminal::{Terminal, one_line};
+use ostler_api::client::{ApiClient, segment};
+use ostler_model::clock::Clock;
+use ostler_wire::{Alloc, Deployment, DeploymentChanged};
+
+/// Run one of the commands.
+pub(super) async fn run(command: &DeploymentCommand, terminal: &Terminal) -> Result<Exit, Stop> {
+    match command {
+        DeploymentCommand::List(args) => list(args, terminal).await,
+        DeploymentCommand::Status(args) => status(args, terminal).await,
+        DeploymentCommand::Promote(args) => promote(args, terminal).await,
+        DeploymentCommand::Fail(args) => {
+            change(args, "fail", &json!({}), "was given up", terminal).await
+        }
+        DeploymentCommand::Pause(args) => {
+            change(args, "pause", &json!({ "Pause": true }), "is paused", terminal).await
+        }
+        DeploymentCommand::Resume(args) => {
+            change(args, "pause", &json!({ "Pause": false }), "goes on", terminal).await
+        }
+    }
+}
+
+/// The deployment called so, or whose id begins so.
+async fn find(client: &ApiClient, given: &str) -> Result<String, Stop> {
+    let prefix = given.strip_suffix('-').unwrap_or(given).to_ascii_lowercase();
+    let fits = prefix.chars().all(|c| c.is_ascii_hexdigit() || c == '-');
+    if prefix.is_empty() || !fits {
+        let message =
+            format!("{given:?} is no id of a deployment; `ostler deployment list` lists them");
+        return Err(Stop::Wrong(message));
+    }
+    let path = format!("/v1/deployments?namespace=*&prefix={}", segment(&prefix));
+    let found: Vec<Deployment> = client.get(&path).await?;
+    let one = only(
+        found,
+        &format!("no deployment's id begins with {prefix}; `ostler deployment list` lists them"),
+        &format!("deployments' ids begin with {prefix}"),
+        |one| format!("{} {} version {} ({})", one.id, one.job_id, one.job_version, one.status),
+    )?;
+    Ok(one.id.into_owned())
+}
+
+fn short(id: &str) -> String {
+    id.chars().take(8).collect()
+}
+
+async fn list(args: &DeploymentListArgs, terminal: &Terminal) -> Result<Exit, Stop> {
+    const PATH: &str = "/v1/deployments?namespace=*";
+    let client = connect::connect(&args.agent)?;
+    if args.json {
+        let all: Value = client.get(PATH).await?;
+        output::print_json(&all, terminal)?;
+        return Ok(Exit::Success);
+    }
+    let all: Vec<Deployment> = client.get(PATH).await?;
+    output::print(&list_text(&all, terminal), terminal)?;
+    Ok(Exit::Success)
+}
+
+fn list_text(all: &[Deployment], terminal: &Terminal) -> String {
+    if all.is_empty() {
+        return "no deployments\n".to_owned();
+    }
+    let rows = all.iter().map(|one| {
+        [
+            short(&one.id),
+            one.job_id.to_string(),
+            one.job_version.to_string(),
+            one.status.to_string(),
+            one.status_description.to_string(),
+        ]
+    });
+    table(["ID", "JOB", "VERSION", "STATUS", "DESCRIPTION"], rows, terminal)
+}
+
+async fn status(args: &DeploymentOneArgs, terminal: &Terminal) -> Result<Exit, Stop> {
+    let client = connect::connect(&args.agent)?;
+    let id = find(&client, &args.deployment).await?;
+    let path = format!("/v1/deployment/{id}");
+    if args.json {
+        let one: Value = client.get(&path).await?;
+        output::print_json(&one, terminal)?;
+        return Ok(Exit::Success);
+    }
+    let one: Deployment = client.get(&path).await?;
+    let allocs: Vec<Alloc> = client.get(&format!("/v1/deployment/allocations/{id}")).await?;
+    output::print(&status_text(&one, &allocs, terminal), terminal)?;
+    Ok(Exit::Success)
+}
+
+fn status_text(one: &Deployment, allocs: &[Alloc], terminal: &Terminal) -> String {
+    let mut text = String::new();
+    let mut line = |name: &str, value: &str| output::fact(&mut text, 13, name, value);
+    line("deployment", &one.id);
+    line("job", &one.job_id);
+    line("version", &one.job_version.to_string());
+    line("status", &one.status);
+    line("description", &one.status_description);
+    let rows = one.task_groups.iter().map(|(name, group)| {
+        let promoted = match (group.desired_canaries, group.promoted) {
+            (0, _) => String::new(),
+            (_, true) => "yes".to_owned(),
+            (_, false) => "no".to_owned(),
+        };
+        let canaries = group.placed_canaries.len();
+        [
+            name.to_string(),
+            promoted,
+            format!("{canaries}/{}", group.desired_canaries),
+            group.desired_total.to_string(),
+            group.placed_allocs.to_string(),
+            group.healthy_allocs.to_string(),
+            group.unhealthy_allocs.to_string(),
+            Some(&group.require_progress_by)
+                .filter(|by| **by != ostler_wire::NEVER && one.status == "running")
+                .map(ToString::to_string)
+                .unwrap_or_default(),
+        ]
+    });
+    let header = [
+        "GROUP",
+        "PROMOTED",
+        "CANARIES",
+        "DESIRED",
+        "PLACED",
+        "HEALTHY",
+        "UNHEALTHY",
+        "PROGRESS BY",
+    ];
+    text.push_str(&section("groups", &table(header, rows, terminal), terminal));
+    let now = Clock::system().now();
+    let rows = allocs.iter().map(|alloc| {
+        let health = match alloc.healthy() {
+            Some(true) => "healthy",
+            Some(false) => "unhealthy",
+            None => "",
+        };
+        [
+            alloc.id.short(),
+            alloc.task_group.to_string(),
+            alloc.desired().to_owned(),
+            alloc.client_status.to_string(),
+            health.to_owned(),
+            ago(alloc.create_time, now),
+        ]
+    });
+    let header = ["ID", "GROUP", "DESIRED", "STATUS", "HEALTH", "CREATED"];
+    text.push_str(&section("allocations", &table(header, rows, terminal), terminal));
+    text
+}
+
+async fn promote(args: &DeploymentPromoteArgs, terminal: &Terminal) -> Result<Exit, Stop> {
+    let client = connect::connect(&args.agent)?;
+    let id = find(&client, &args.deployment).await?;
+    promote_one(&client, &id, &args.group, args.json, terminal).await
+}
+
+/// Accept the canaries of these groups, or of all.
+pub(super) async fn promote_one(
+    client: &ApiClient,
+    id: &str,
+    groups: &[String],
+    json: bool,
+    terminal: &Terminal,
+) -> Result<Exit, Stop> {
+    let body = json!({ "DeploymentID": id, "All": groups.is_empty(), "Groups": groups });
+    ask(client, id, "promote", &body, "is promoted", json, terminal).await
+}
+
+async fn change(
+    args: &DeploymentOneArgs,
+    what: &str,
+    body: &Value,
+    done: &str,
+    terminal: &Terminal,
+) -> Result<Exit, Stop> {
+    let client = connect::connect(&args.agent)?;
+    let id = find(&client, &args.deployment).await?;
+    ask(&client, &id, what, body, done, args.json, terminal).await
+}
+
+async fn ask(
+    client: &ApiClient,
+    id: &str,
+    what: &str,
+    body: &Value,
+    done: &str,
+    json: bool,
+    terminal: &Terminal,
+) -> Result<Exit, Stop> {
+    let path = format!("/v1/deployment/{what}/{id}");
+    if json {
+        let answer: Value = client.put(&path, body).await?;
+        output::print_json(&answer, terminal)?;
+        return Ok(Exit::Success);
+    }
+    let answer: DeploymentChanged = client.put(&path, body).await?;
+    say(&format!("deployment {} {done}", one_line(&short(id))));
+    if let Some(version) = answer.reverted_job_version {
+        say(&format!("the job goes back to what it was at version {version}"));
+    }
+    Ok(Exit::Success)
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "tests")]
+
+    use super::*;
+
+    #[test]
+    fn a_deployment_shows_how_far_its_groups_are() {
+        let one: Deployment = serde_json::from_value(json!({
+            "ID": "0f01c0de-0000-4000-8000-000000000000", "JobID": "web", "JobVersion": 3,
+            "Status": "running", "StatusDescription": "Deployment is running but requires manual promotion",
+            "TaskGroups": { "g": {
+                "DesiredCanaries": 2, "PlacedCanaries": ["0f01c0de-0000-4000-8000-000000000001"],
+                "DesiredTotal": 4, "PlacedAllocs": 1, "HealthyAllocs": 1, "UnhealthyAllocs": 0,
+                "RequireProgressBy": "2026-11-20T15:20:14Z",
+            } },
+        }))
+        .unwrap();
+        let text = status_text(&one, &[], &Terminal::default());
+        let row = text.lines().find(|line| line.starts_with("g ")).unwrap();
+        let cells: Vec<&str> = row.split_whitespace().collect();
+        assert_eq!(cells, ["g", "no", "1/2", "4", "1", "1", "0", "2026-11-20T15:20:14Z"]);
+        let list = list_text(std::slice::from_ref(&one), &Terminal::default());
+        assert!(
+            list.lines().nth(1).unwrap().starts_with("0f01c0de  web  3        running"),
+            "{list}"
+        );
+    }
+}

@@ -1,0 +1,124 @@
+//! The versions of a job and their deployments, as many as are kept.
+
+use std::sync::Arc;
+
+use super::description;
+use ostler_model::limits::{DEPLOYMENTS_PER_JOB_MAX, JOB_VERSIONS_MAX};
+use ostler_model::rollout::{Deployment, DeploymentPhase};
+use ostler_model::saved::JobRecord;
+
+/// What was before the present version of a job, and how it came.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct History {
+    /// Earlier versions, oldest first.
+    pub versions: Vec<Arc<JobRecord>>,
+    /// Deployments, oldest first; the newest may be that of the present version.
+    pub deployments: Vec<Arc<Deployment>>,
+}
+
+impl History {
+    /// The deployment of this version.
+    #[must_use]
+    pub fn of_version(&self, record: &JobRecord) -> Option<&Deployment> {
+        let of = |deployment: &&Arc<Deployment>| {
+            deployment.version == record.version
+                && deployment.job_create_index == record.create_index
+        };
+        self.deployments.iter().rev().find(of).map(|deployment| &**deployment)
+    }
+
+    /// A deployment by its id.
+    #[must_use]
+    pub fn deployment(&self, id: &str) -> Option<&Deployment> {
+        self.deployments.iter().map(|deployment| &**deployment).find(|one| *one.id == *id)
+    }
+
+    /// Is this one of the first of its version, which nobody has accepted?
+    #[must_use]
+    pub fn awaits_promotion(&self, deployment: &str, group: &ostler_model::ids::GroupName) -> bool {
+        let known = self.deployment(deployment);
+        let group = known.and_then(|deployment| deployment.groups.get(group));
+        group.is_some_and(|group| !group.promoted)
+    }
+
+    /// The newest one, to be changed.
+    pub fn newest(&mut self) -> Option<&mut Deployment> {
+        self.deployments.last_mut().map(Arc::make_mut)
+    }
+
+    /// Nothing goes on that is not of this version, or of a job that is stopped.
+    pub fn cancel_others(&mut self, record: &JobRecord) {
+        for deployment in &mut self.deployments {
+            let of_version = deployment.version == record.version
+                && deployment.job_create_index == record.create_index;
+            if !deployment.phase.is_active() || of_version && !record.stopped {
+                continue;
+            }
+            let deployment = Arc::make_mut(deployment);
+            deployment.phase = DeploymentPhase::Cancelled;
+            let why =
+                if record.stopped { description::STOPPED_JOB } else { description::NEWER_JOB };
+            why.clone_into(&mut deployment.description);
+        }
+    }
+
+    /// One more; the oldest goes where there are too many.
+    pub fn push(&mut self, deployment: Deployment) {
+        self.deployments.push(Arc::new(deployment));
+        let more = self.deployments.len().saturating_sub(DEPLOYMENTS_PER_JOB_MAX);
+        self.deployments.drain(..more);
+    }
+
+    /// The present version is another one from now on. Of those before it the oldest goes where there are
+    /// too many, but for the newest that is stable.
+    pub fn superseded(&mut self, record: Arc<JobRecord>) {
+        self.versions.retain(|known| known.version != record.version);
+        self.versions.push(record);
+        while self.versions.len() >= JOB_VERSIONS_MAX {
+            let kept = self.versions.iter().rposition(|record| record.stable);
+            self.versions.remove(usize::from(kept == Some(0)));
+        }
+    }
+
+    /// An earlier version by its number.
+    #[must_use]
+    pub fn version(&self, version: u64) -> Option<&Arc<JobRecord>> {
+        self.versions.iter().find(|record| record.version == version)
+    }
+
+    /// The newest version that was healthy as a whole.
+    #[must_use]
+    pub fn stable(&self) -> Option<&Arc<JobRecord>> {
+        self.versions.iter().rev().find(|record| record.stable)
+    }
+
+    /// What comes back where the present version failed, and what is said of that.
+    #[must_use]
+    pub fn rollback(&self, failed: &JobRecord, why: &str) -> (Option<Arc<JobRecord>>, String) {
+        match self.stable() {
+            None => (None, format!("{why} - no stable job version to auto revert to")),
+            Some(stable) if stable.job == failed.job => {
+                let version = stable.version;
+                let text = format!(
+                    "{why} - not rolling back to stable job version {version} as current job has same \
+                     specification"
+                );
+                (None, text)
+            }
+            Some(stable) => {
+                let text = format!("{why} - rolling back to job version {}", stable.version);
+                (Some(Arc::clone(stable)), text)
+            }
+        }
+    }
+
+    /// Did the version before this one fail and was given up for it? Then nobody who only repeats that
+    /// version means it anew.
+    #[must_use]
+    pub fn gave_up(&self, record: &JobRecord) -> Option<&Arc<JobRecord>> {
+        let before = self.versions.last()?;
+        let failed = self.of_version(before)?;
+        let back = self.versions.iter().any(|known| known.stable && known.job == record.job);
+        (failed.phase == DeploymentPhase::Failed && back).then_some(before)
+    }
+}

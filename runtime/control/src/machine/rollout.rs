@@ -1,0 +1,277 @@
+//! The versions of a job and their deployments, as a change takes them on.
+//!
+//! ```text
+//!   decide: Rollout::new ─► advance (what was asked, health, deadlines; a rollback is the new record)
+//!           ─► reconcile, place ─► complete ─► begin ─► every allocation it places ─► enter
+//! ```
+
+use std::sync::Arc;
+
+use super::types::{Change, HistoryChange, JobAction, World};
+use crate::SubmitError;
+use crate::deployments::{self, DeploymentAsk, DeploymentError, History, Judged};
+use crate::proposal::{Proposal, next_version};
+use crate::tables::{AllocEntry, Tables};
+use crate::views::{BlockedPlacement, RegisterOptions};
+use ostler_model::alloc::{AllocDeployment, Allocation, DesiredStatus};
+use ostler_model::ids::{AllocId, GroupName, JobId};
+use ostler_model::job::Job;
+use ostler_model::rollout::Deployment;
+use ostler_model::saved::{JobOrigin, JobRecord};
+use ostler_model::time::Timestamp;
+
+/// See the module.
+pub(super) struct Rollout {
+    before: History,
+    now: History,
+    /// The version before the change; none of a new job.
+    known: Option<Arc<JobRecord>>,
+    /// The deployment of the version is this one: what is placed belongs to it.
+    version: Option<u64>,
+    /// What the allocations of the newest deployment say.
+    judged: Vec<Judged>,
+}
+
+impl Rollout {
+    /// `new`: the job is another one than that of its name before.
+    pub(super) fn new(tables: &Tables, job: &JobId, new: bool) -> Self {
+        let before = tables.history(job);
+        let known = tables.jobs.get(job).map(|entry| Arc::clone(&entry.record));
+        let known = known.filter(|_| !new);
+        let now = if new { History::default() } else { before.clone() };
+        Self { before, now, known, version: None, judged: Vec::new() }
+    }
+
+    pub(super) const fn history(&self) -> &History {
+        &self.now
+    }
+
+    /// Take in what was asked of a deployment, what its allocations say and what time it is. Where it fails
+    /// and is to be reverted, `record` is the version that comes back.
+    pub(super) fn advance(
+        &mut self,
+        world: &World<'_>,
+        tables: &Tables,
+        asked: Option<(&str, &DeploymentAsk)>,
+        record: &mut Arc<JobRecord>,
+    ) -> Result<(), SubmitError> {
+        self.now.cancel_others(record);
+        let newest = self.now.deployments.last().map(|newest| newest.id.clone());
+        if let Some((id, _)) = asked
+            && newest.as_deref() != Some(id)
+        {
+            let known = self.now.deployment(id).map(|known| known.phase);
+            let error = known.map_or(DeploymentError::Unknown, DeploymentError::Over);
+            return Err(SubmitError::Deployment(error));
+        }
+        let Some(id) = newest else { return Ok(()) };
+        let allocs = judged(tables, record, &id);
+        let Some(deployment) = self.now.newest() else { return Ok(()) };
+        let failed = match asked {
+            Some((_, ask)) => {
+                ask.apply(deployment, &allocs, world.now).map_err(SubmitError::Deployment)?
+            }
+            None => None,
+        };
+        let failed = failed.or_else(|| deployments::observe(deployment, &allocs, world.now));
+        self.judged = allocs;
+        if failed == Some(true) {
+            let why = deployment.description.clone();
+            let (stable, text) = self.now.rollback(record, &why);
+            if let Some(deployment) = self.now.newest() {
+                deployment.description = text;
+            }
+            if let Some(stable) = stable {
+                let origin = record.origin.clone();
+                let back = next_version(&stable.job, Some(record), origin, world.now);
+                *record = Arc::new(back);
+            }
+        }
+        Ok(())
+    }
+
+    /// Has the deployment reached its end? Then the version is stable.
+    pub(super) fn complete(
+        &mut self,
+        proposal: &Proposal,
+        blocked: &[BlockedPlacement],
+        record: &mut Arc<JobRecord>,
+    ) {
+        if !blocked.is_empty() || self.now.of_version(record).is_none() {
+            return;
+        }
+        let Some(newest) = self.now.newest() else { return };
+        if newest.version == record.version && deployments::complete(newest, &proposal.progress) {
+            *record = Arc::new(JobRecord { stable: true, ..(**record).clone() });
+        }
+    }
+
+    /// The record has its indexes: the version before it is an earlier one, and what is placed may be a
+    /// deployment.
+    pub(super) fn begin(&mut self, world: &World<'_>, record: &JobRecord, proposal: &Proposal) {
+        let superseded = self.known.take().filter(|known| {
+            known.version != record.version && known.create_index == record.create_index
+        });
+        if let Some(known) = superseded {
+            self.now.superseded(known);
+        }
+        // A run that ends with its agent does not change.
+        if record.origin == JobOrigin::Run {
+            return;
+        }
+        if self.now.of_version(record).is_none() {
+            // What does not fit is part of it: it is placed when it fits.
+            let id = world.rng.uuid().to_string();
+            if let Some(deployment) = deployments::begin(&id, record, &proposal.progress) {
+                self.now.push(deployment);
+                // Those were of the one before.
+                self.judged.clear();
+            }
+        }
+        self.version = Some(record.version);
+    }
+
+    /// An allocation that is about to be entered: the deployment that it belongs to.
+    pub(super) fn deploy(&mut self, alloc: &Allocation, canary: bool) -> Option<AllocDeployment> {
+        if self.version != Some(alloc.job_version) {
+            return None;
+        }
+        self.take_over(&alloc.group, alloc.id, canary, alloc.created_at)
+    }
+
+    /// The same of one that runs on with the new version.
+    pub(super) fn take_over(
+        &mut self,
+        group: &GroupName,
+        alloc: AllocId,
+        canary: bool,
+        now: Timestamp,
+    ) -> Option<AllocDeployment> {
+        let version = self.version?;
+        let newest = self.now.deployments.last()?;
+        if newest.version != version || !newest.phase.is_active() {
+            return None;
+        }
+        deployments::enter(self.now.newest()?, group, alloc, canary, now)
+    }
+
+    /// When the deployment fails if nothing becomes healthy.
+    pub(super) fn deadline(&self) -> Option<Timestamp> {
+        let newest = self.now.deployments.last()?;
+        deployments::deadline(newest, &self.judged)
+    }
+
+    /// What of it is another one than before is part of the change.
+    pub(super) fn enter(mut self, index: &mut dyn FnMut() -> u64, change: &mut Change) {
+        if self.now == self.before {
+            return;
+        }
+        let changed: Vec<usize> = (0..)
+            .zip(&self.now.deployments)
+            .filter_map(|(at, one)| (!self.before.deployments.contains(one)).then_some(at))
+            .collect();
+        for at in changed {
+            let Some(one) = self.now.deployments.get_mut(at) else { continue };
+            let (one, index) = (Arc::make_mut(one), index());
+            one.modify_index = index;
+            if one.create_index == 0 {
+                one.create_index = index;
+            }
+        }
+        let before = match change.history.take() {
+            Some(known) => known.before,
+            None => self.before,
+        };
+        change.history = Some(Box::new(HistoryChange { before, now: self.now }));
+    }
+}
+
+/// What the allocations of a deployment say of their health.
+fn judged(tables: &Tables, record: &JobRecord, deployment: &str) -> Vec<Judged> {
+    let of_it = tables
+        .allocs_of(&record.job.id)
+        .filter(|entry| entry.registered() && entry.allocation.deployment_id() == Some(deployment));
+    of_it.map(judgement).collect()
+}
+
+fn judgement(entry: &AllocEntry) -> Judged {
+    let (alloc, verdict) = (&entry.allocation, entry.verdict());
+    Judged {
+        id: alloc.id,
+        group: alloc.group.clone(),
+        canary: alloc.deployment.as_ref().is_some_and(|of| of.canary),
+        live: alloc.desired == DesiredStatus::Run && !entry.client_status().terminal(),
+        healthy: verdict.map(|verdict| verdict.healthy),
+        judged_at: verdict.map(|verdict| verdict.at).unwrap_or_default(),
+    }
+}
+
+/// A job that goes back to an earlier version is one that has that version's text.
+pub(super) fn earlier_version(
+    asked: JobAction,
+    tables: &Tables,
+    known: Option<&JobRecord>,
+) -> Result<JobAction, SubmitError> {
+    let JobAction::Revert { version, enforce, origin } = asked else { return Ok(asked) };
+    let Some(known) = known else { return Ok(JobAction::Revert { version, enforce, origin }) };
+    let job = known.job.id.clone();
+    if let Some(expected) = enforce.filter(|expected| *expected != known.version) {
+        return Err(SubmitError::OtherVersion { job, expected, actual: known.version });
+    }
+    if known.version == version {
+        return Err(SubmitError::SameVersion { job, version });
+    }
+    let history = tables.jobs.get(&job).map(|entry| &entry.history);
+    let Some(earlier) = history.and_then(|history| history.version(version)) else {
+        return Err(SubmitError::Version { job, version });
+    };
+    let options = RegisterOptions { origin, ..RegisterOptions::default() };
+    Ok(JobAction::Version(Arc::clone(&earlier.job), options))
+}
+
+/// Does a file only repeat the version that failed and was taken back? It is not tried again until the file
+/// says something else.
+pub(super) fn repeats(
+    known: &JobRecord,
+    job: &Job,
+    options: &RegisterOptions,
+    tables: &Tables,
+) -> bool {
+    let by_file = matches!(options.origin, JobOrigin::File(_)) && options.origin == known.origin;
+    let entry = tables.jobs.get(&known.job.id).filter(|_| by_file);
+    let given_up = entry.and_then(|entry| entry.history.gave_up(known));
+    given_up.is_some_and(|given_up| *given_up.job == *job)
+}
+
+/// A version is stable, or is not, because somebody says so.
+pub(super) fn set_stable(
+    known: &Arc<JobRecord>,
+    version: u64,
+    stable: bool,
+    tables: &mut Tables,
+    change: &mut Change,
+) -> Result<Arc<JobRecord>, SubmitError> {
+    let job = known.job.id.clone();
+    if known.version == version {
+        let same = known.stable == stable;
+        let other = || Arc::new(JobRecord { stable, ..(**known).clone() });
+        return Ok(if same { Arc::clone(known) } else { other() });
+    }
+    let before = tables.history(&job);
+    let mut now = before.clone();
+    let found = now.versions.iter_mut().find(|record| record.version == version);
+    let Some(found) = found else { return Err(SubmitError::Version { job, version }) };
+    Arc::make_mut(found).stable = stable;
+    if now != before {
+        tables.put_history(&job, now.clone());
+        change.history = Some(Box::new(HistoryChange { before, now }));
+    }
+    Ok(Arc::clone(known))
+}
+
+/// Is the deployment of a job on its way, so that the health of its allocations decides on the next step?
+pub(super) fn is_deploying(tables: &Tables, job: &JobId) -> bool {
+    let entry = tables.jobs.get(job);
+    let newest: Option<&Arc<Deployment>> = entry.and_then(|e| e.history.deployments.last());
+    newest.is_some_and(|newest| newest.phase.is_active())
+}

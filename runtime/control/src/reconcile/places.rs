@@ -1,0 +1,419 @@
+//! Which places are filled, emptied or left, group by group.
+//!
+//! ```text
+//!   no policy, or 0 at a time ─► every place as it is
+//!   deployed step by step:
+//!     open       ─► empty places are filled; of those that differ so many are replaced as are missing
+//!                   to max_parallel: none while a new one is unhealthy
+//!     canaries   ─► so many of the new version beside the old ones; nothing else of it
+//!     held       ─► nothing of the new version (paused, failed)
+//!   while it is not open, what fails of the older version gets successors of that version
+//! ```
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use super::{
+    Actions, Existing, GroupProgress, How, PlaceAction, Reconciled, WantedJob, is_destructive,
+    reason,
+};
+use crate::reschedule;
+use ostler_model::alloc::ClientStatus;
+use ostler_model::ids::{AllocId, GroupName};
+use ostler_model::job::{JobKind, TaskGroup};
+use ostler_model::rollout::{DeployedGroup, DeploymentPhase, UpdatePolicy};
+use ostler_model::time::Timestamp;
+
+/// Allocations of places, by group and index.
+type Places<'e, 'a> = BTreeMap<(&'a GroupName, u32), Vec<&'e Existing<'a>>>;
+
+/// What a deployment allows a group.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Gate {
+    Open,
+    Canaries,
+    Held,
+}
+
+pub(super) fn all<'a>(wanted: &WantedJob<'a>, existing: &[Existing<'a>]) -> Reconciled {
+    let mut places: Places<'_, 'a> = BTreeMap::new();
+    let mut canaries: BTreeMap<&GroupName, Vec<&Existing<'a>>> = BTreeMap::new();
+    let mut done = Todo::default();
+    let trying = wanted.deployment.is_some_and(|deployment| deployment.phase.is_active());
+    for alloc in existing {
+        if !alloc.canary {
+            places.entry((alloc.group, alloc.index)).or_default().push(alloc);
+        } else if trying && alloc.deployed && !wanted.stopped {
+            canaries.entry(alloc.group).or_default().push(alloc);
+        } else {
+            let reason = if wanted.stopped { reason::JOB_STOPPED } else { reason::NOT_NEEDED };
+            done.actions.end(alloc, reason);
+        }
+    }
+    if !wanted.stopped {
+        let mut steps = Steps::of(wanted, existing);
+        for group in &wanted.job.groups {
+            let canaries = canaries.remove(&group.name).unwrap_or_default();
+            let policy = group.update.filter(|policy| {
+                wanted.lives_on && wanted.job.kind == JobKind::Service && policy.max_parallel > 0
+            });
+            Group { wanted, group, policy, canaries }.decide(&mut places, &mut steps, &mut done);
+        }
+        done.next = steps.next(wanted);
+    }
+    let reason = if wanted.stopped { reason::JOB_STOPPED } else { reason::NOT_NEEDED };
+    for alloc in places.into_values().chain(canaries.into_values()).flatten() {
+        done.actions.end(alloc, reason);
+    }
+    let Todo { actions, later, next, groups } = done;
+    let next = later.values().copied().chain(next).min();
+    Reconciled { actions: actions.in_order(), later, next, groups }
+}
+
+#[derive(Default)]
+struct Todo {
+    actions: Actions,
+    later: BTreeMap<AllocId, Timestamp>,
+    next: Option<Timestamp>,
+    groups: BTreeMap<GroupName, GroupProgress>,
+}
+
+/// System jobs with a policy replace so many at a time, and wait before the next ones.
+struct Steps {
+    left: Option<u32>,
+    due: Timestamp,
+    stagger: Duration,
+    more: bool,
+}
+
+impl Steps {
+    fn of(wanted: &WantedJob<'_>, existing: &[Existing<'_>]) -> Self {
+        let every = matches!(wanted.job.kind, JobKind::System);
+        let policies = wanted.job.groups.iter().filter_map(|group| group.update);
+        let policies = policies.filter(|policy| every && policy.max_parallel > 0);
+        let (most, stagger) = policies.fold((0, None), |(most, stagger), policy| {
+            (policy.max_parallel.max(most), stagger.max(Some(policy.stagger)))
+        });
+        let Some(stagger) = stagger.filter(|_| wanted.lives_on) else {
+            return Self { left: None, due: wanted.now, stagger: Duration::ZERO, more: false };
+        };
+        let of_version = existing.iter().filter(|alloc| alloc.is_of(wanted));
+        let last = of_version.map(|alloc| alloc.created_at).max();
+        let due = last.map_or(wanted.now, |last| last.plus(stagger));
+        let left = Some(if due <= wanted.now { most } else { 0 });
+        Self { left, due, stagger, more: false }
+    }
+
+    /// May one more be replaced?
+    fn take(&mut self) -> bool {
+        match &mut self.left {
+            None => true,
+            Some(0) => {
+                self.more = true;
+                false
+            }
+            Some(left) => {
+                *left = left.saturating_sub(1);
+                true
+            }
+        }
+    }
+
+    fn next(&self, wanted: &WantedJob<'_>) -> Option<Timestamp> {
+        // What is replaced just now has its time from now on.
+        let next = if self.due > wanted.now { self.due } else { wanted.now.plus(self.stagger) };
+        self.more.then_some(next)
+    }
+}
+
+/// A group of the job, as far as its places are concerned.
+struct Group<'w, 'e, 'a> {
+    wanted: &'w WantedJob<'a>,
+    group: &'a TaskGroup,
+    /// Replaced step by step.
+    policy: Option<UpdatePolicy>,
+    /// Those that nobody has accepted yet.
+    canaries: Vec<&'e Existing<'a>>,
+}
+
+/// What was counted of a group while its places were looked at.
+#[derive(Default)]
+struct Counted<'e, 'a> {
+    /// To be replaced, if the policy allows.
+    differ: Vec<(u32, &'e Existing<'a>, Option<AllocId>)>,
+    /// New, and neither healthy nor unhealthy yet.
+    outstanding: u32,
+    unhealthy: bool,
+    placed: u32,
+    /// Something is not as it should be in the end.
+    unfinished: bool,
+    updated: bool,
+    known: bool,
+}
+
+impl<'e, 'a> Group<'_, 'e, 'a> {
+    fn deployed(&self) -> Option<&DeployedGroup> {
+        self.wanted.deployment.and_then(|deployment| deployment.groups.get(&self.group.name))
+    }
+
+    /// Every place of the group.
+    fn decide(&self, places: &mut Places<'e, 'a>, steps: &mut Steps, todo: &mut Todo) {
+        let mut there = Vec::new();
+        for index in 0..self.group.count {
+            let mut allocs = places.remove(&(&self.group.name, index)).unwrap_or_default();
+            allocs.sort_by_key(|alloc| alloc.age());
+            there.push((index, allocs));
+        }
+        let gate = self.gate(&there);
+        let of_version = |allocs: &[&Existing<'a>]| allocs.iter().any(|a| a.is_of(self.wanted));
+        let known = !self.canaries.is_empty() || there.iter().any(|(_, allocs)| of_version(allocs));
+        let mut counted = Counted { known, ..Counted::default() };
+        for (index, allocs) in &there {
+            self.place(*index, allocs, gate, todo, &mut counted);
+        }
+        let promotes = gate == Gate::Canaries;
+        self.beside(&counted, promotes, todo);
+        self.replace(&counted, gate, steps, todo);
+        let progress = GroupProgress {
+            updates: counted.updated || !counted.differ.is_empty(),
+            places: counted.placed > 0,
+            known: counted.known,
+            wants_canaries: promotes,
+            done: !counted.unfinished
+                && !counted.updated
+                && counted.differ.is_empty()
+                && counted.placed == 0
+                && gate == Gate::Open,
+        };
+        todo.groups.insert(self.group.name.clone(), progress);
+    }
+
+    fn gate(&self, there: &[(u32, Vec<&Existing<'a>>)]) -> Gate {
+        let Some(policy) = self.policy else { return Gate::Open };
+        let phase = self.wanted.deployment.map(|deployment| deployment.phase);
+        match (phase, self.deployed()) {
+            (Some(DeploymentPhase::Paused | DeploymentPhase::Failed), _) => Gate::Held,
+            (Some(_), Some(group)) if group.awaits_promotion() => Gate::Canaries,
+            (Some(_), _) => Gate::Open,
+            (None, _) => {
+                let differs = |allocs: &Vec<&Existing<'a>>| {
+                    current(self.wanted, allocs).is_some_and(|alloc| {
+                        !alloc.is_of(self.wanted)
+                            && !alloc.status.terminal()
+                            && is_destructive(alloc.job, self.wanted.job, &self.group.name)
+                    })
+                };
+                let first = policy.canary > 0 && there.iter().any(|(_, allocs)| differs(allocs));
+                if first { Gate::Canaries } else { Gate::Open }
+            }
+        }
+    }
+
+    /// `there`: allocations of this place, oldest first.
+    fn place(
+        &self,
+        index: u32,
+        there: &[&'e Existing<'a>],
+        gate: Gate,
+        todo: &mut Todo,
+        counted: &mut Counted<'e, 'a>,
+    ) {
+        let wanted = self.wanted;
+        let current = current(wanted, there);
+        for alloc in there.iter().filter(|alloc| current.is_none_or(|kept| kept.id != alloc.id)) {
+            // A canary that was accepted has the place of what it stands for.
+            let replaced = current.is_some_and(|kept| kept.is_of(wanted) && !alloc.is_of(wanted));
+            let why = if replaced { reason::NOT_NEEDED } else { reason::DOUBLE };
+            todo.actions.end(alloc, why);
+        }
+        let last = there.last().map(|alloc| alloc.id);
+        let ended = wanted.has_ended(&self.group.name, index);
+        let Some(current) = current else {
+            counted.unfinished |= ended;
+            if !ended {
+                self.fill(index, there.last().copied(), gate, todo, counted);
+            }
+            return;
+        };
+        if current.is_of(wanted) {
+            self.keep(current, todo, counted);
+        } else if ended {
+            // Left from an older version; the one that took its place is over and collected.
+            counted.unfinished = true;
+            todo.actions.end(current, reason::DOUBLE);
+        } else if gate == Gate::Open && current.status.terminal() {
+            todo.actions.ignored.push(PlaceAction::Ignore(current.id));
+            // A newer one may have been told to stop and run still.
+            counted.placed = counted.placed.saturating_add(1);
+            todo.actions.places.push(self.placement(index, last, false, How::default()));
+        } else if current.status.terminal() {
+            counted.unfinished = true;
+            self.follow(current, false, todo);
+        } else if is_destructive(current.job, wanted.job, &self.group.name) {
+            counted.differ.push((index, current, last));
+        } else {
+            counted.updated = true;
+            // One that was not healthy before is waited for as a new one is.
+            if current.healthy != Some(true) {
+                counted.outstanding = counted.outstanding.saturating_add(1);
+            }
+            todo.actions.updates.push(PlaceAction::Update(current.id));
+        }
+    }
+
+    /// An empty place.
+    fn fill(
+        &self,
+        index: u32,
+        last: Option<&Existing<'a>>,
+        gate: Gate,
+        todo: &mut Todo,
+        counted: &mut Counted<'e, 'a>,
+    ) {
+        let previous = last.map(|alloc| alloc.id);
+        let older = last.filter(|alloc| !alloc.is_of(self.wanted) && self.is_before(alloc));
+        let how = match (gate, older, last) {
+            (Gate::Open, ..) => How::default(),
+            // What was stopped of the older version is replaced by its like.
+            (_, Some(_), _) => How { like: previous, ..How::default() },
+            (Gate::Held, None, Some(_)) => How::default(),
+            _ => {
+                counted.unfinished = true;
+                return;
+            }
+        };
+        counted.placed = counted.placed.saturating_add(1);
+        todo.actions.places.push(self.placement(index, previous, false, how));
+    }
+
+    /// Of an older version of this job, not of one that had its name.
+    fn is_before(&self, alloc: &Existing<'_>) -> bool {
+        alloc.version < self.wanted.version && alloc.create_index >= self.wanted.create_index
+    }
+
+    /// One of the wanted version.
+    fn keep(&self, alloc: &Existing<'a>, todo: &mut Todo, counted: &mut Counted<'e, 'a>) {
+        if alloc.deployed && self.policy.is_some() {
+            match alloc.healthy {
+                None => counted.outstanding = counted.outstanding.saturating_add(1),
+                Some(healthy) => counted.unhealthy |= !healthy,
+            }
+            counted.unfinished |= alloc.healthy != Some(true);
+        }
+        if alloc.status == ClientStatus::Failed {
+            counted.unfinished = true;
+            self.follow(alloc, false, todo);
+        } else {
+            todo.actions.ignored.push(PlaceAction::Ignore(alloc.id));
+        }
+    }
+
+    /// One that is over: it gets a successor of its own version, now or later, if it failed and its policy
+    /// says so.
+    fn follow(&self, alloc: &Existing<'a>, canary: bool, todo: &mut Todo) {
+        let group = alloc.job.group(alloc.group);
+        let given_up = alloc.deployed
+            && self.wanted.deployment.is_some_and(|deployment| {
+                let at_once =
+                    self.deployed().is_some_and(|group| group.progress_deadline.is_zero());
+                // One that is unhealthy then ends the deployment instead.
+                deployment.phase == DeploymentPhase::Failed
+                    || deployment.phase.is_active() && at_once
+            });
+        let due = group
+            .filter(|_| self.wanted.lives_on && alloc.status == ClientStatus::Failed && alloc.over)
+            .filter(|_| !given_up)
+            .and_then(|group| {
+                let due = reschedule::due(group.reschedule, alloc.before, alloc.ended_at)?;
+                Some((group.reschedule, due))
+            });
+        let Some((policy, (at, delay))) = due else {
+            return todo.actions.ignored.push(PlaceAction::Ignore(alloc.id));
+        };
+        if at > self.wanted.now {
+            todo.later.insert(alloc.id, at);
+            return todo.actions.ignored.push(PlaceAction::Ignore(alloc.id));
+        }
+        let now = self.wanted.now;
+        let how = How {
+            reschedules: reschedule::followed(policy, alloc.before, alloc.id, now, delay),
+            canary,
+            like: (!alloc.is_of(self.wanted)).then_some(alloc.id),
+        };
+        todo.actions.stop(alloc, reason::RESCHEDULED);
+        todo.actions.places.push(self.placement(alloc.index, Some(alloc.id), false, how));
+    }
+
+    /// Canaries beside what they may replace; more of them where that is what comes next.
+    fn beside(&self, counted: &Counted<'e, 'a>, more: bool, todo: &mut Todo) {
+        let (mut there, mut taken) = (0_u32, BTreeSet::new());
+        for alloc in &self.canaries {
+            if alloc.stopping {
+                todo.actions.ignored.push(PlaceAction::Ignore(alloc.id));
+                continue;
+            }
+            there = there.saturating_add(1);
+            taken.insert(alloc.index);
+            if alloc.status.terminal() {
+                self.follow(alloc, true, todo);
+            } else {
+                todo.actions.ignored.push(PlaceAction::Ignore(alloc.id));
+            }
+        }
+        let wanted = match self.deployed() {
+            _ if !more => 0,
+            Some(group) => group.desired_canaries,
+            None => self.policy.map_or(0, |policy| policy.canary),
+        };
+        let differ = counted.differ.iter().map(|(index, ..)| *index);
+        // More than there are to be replaced: beyond the last place.
+        let beyond = (0..u32::MAX).map(|more| self.group.count.saturating_add(more));
+        let free = differ.chain(beyond).filter(|index| !taken.contains(index));
+        let missing = usize::try_from(wanted.saturating_sub(there)).unwrap_or(usize::MAX);
+        for index in free.take(missing) {
+            let how = How { canary: true, ..How::default() };
+            todo.actions.places.push(self.placement(index, None, false, how));
+        }
+    }
+
+    /// So many of those that differ as may be replaced now.
+    fn replace(&self, counted: &Counted<'e, 'a>, gate: Gate, steps: &mut Steps, todo: &mut Todo) {
+        let mut left = match (gate, self.policy) {
+            (Gate::Canaries | Gate::Held, _) => 0,
+            (Gate::Open, None) => u32::MAX,
+            (Gate::Open, Some(_)) if counted.unhealthy => 0,
+            (Gate::Open, Some(policy)) => policy
+                .max_parallel
+                .saturating_sub(counted.outstanding)
+                .saturating_sub(counted.placed),
+        };
+        for (index, alloc, last) in &counted.differ {
+            if left == 0 || !steps.take() {
+                todo.actions.ignored.push(PlaceAction::Ignore(alloc.id));
+                continue;
+            }
+            left = left.saturating_sub(1);
+            todo.actions.stop(alloc, reason::REPLACED);
+            todo.actions.places.push(self.placement(*index, *last, true, How::default()));
+        }
+    }
+
+    fn placement(
+        &self,
+        index: u32,
+        previous: Option<AllocId>,
+        replaces: bool,
+        how: How,
+    ) -> PlaceAction {
+        PlaceAction::Place { group: self.group.name.clone(), index, previous, replaces, how }
+    }
+}
+
+/// The allocation that has the place.
+fn current<'e, 'a>(wanted: &WantedJob<'_>, there: &[&'e Existing<'a>]) -> Option<&'e Existing<'a>> {
+    let newest = |of: &dyn Fn(&Existing<'_>) -> bool| {
+        there.iter().rev().find(|alloc| !alloc.stopping && of(alloc)).copied()
+    };
+    // What an update that was taken back was to replace runs on.
+    newest(&|alloc| !alloc.was_taken_back(wanted)).or_else(|| newest(&|_| true))
+}
