@@ -79,10 +79,13 @@ fn what_is_the_servers_is_not_asked_of_the_node() {
 
 #[test]
 fn what_the_node_does_not_do_is_an_error_that_names_it() {
-    let artifact = map([("GetterSource", "https://example.com/x".into())]);
+    let artifact = map([("GetterSource", "git::https://example.com/x".into())]);
     let path = ["Job", "TaskGroups", "0", "Tasks", "0", "Artifacts"];
     let error = allocation(&changed(&path, Value::Array(vec![artifact]))).unwrap_err();
-    assert!(error.to_string().to_lowercase().contains("artifact"), "{error}");
+    assert!(
+        error.to_string().contains("Artifacts") && error.to_string().contains("git"),
+        "{error}"
+    );
     let unknown = changed(&["Job", "TaskGroups", "0", "Tasks", "0", "Novelty"], true.into());
     let error = allocation(&unknown).unwrap_err().to_string();
     assert!(error.contains("Novelty"), "{error}");

@@ -13,7 +13,7 @@
 //!   places the job does not have, a stopped job: what runs ─► Stop
 //! ```
 //! Of a job that is deployed step by step only so many are stopped and placed as its policy and the
-//! health of the new ones allow; what is left of the older version lives on by its own rules ([`places`]).
+//! health of the new ones allow; what is left of the older version lives on by its own rules (`places`).
 //!
 //! Level-triggered: it looks at what is, not at what happened, so that it can be asked again at any
 //! time, and after a crash. When everything it said was done, it says [`PlaceAction::Ignore`] only, and

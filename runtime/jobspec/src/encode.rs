@@ -28,8 +28,8 @@ use ostler_model::rollout::{ReschedulePolicy, UpdatePolicy};
 
 /// The job as the object that stands at `Job` in a request to Nomad's API and that `/v1/job/ID`
 /// answers with, less what only the keeper of jobs knows (`Status`, `Version`, `SubmitTime`,
-/// `Stable`, `Stop` and the indexes). One field is Ostler's own: `SourceDir`, for `${job.dir}`; it is
-/// null where there is none or its name is not text.
+/// `Stable`, `Stop` and the indexes). Two fields are Ostler's own: `SourceDir`, for `${job.dir}`, which is
+/// null where there is none or its name is not text; and `SizeStated` of an `EphemeralDisk`.
 #[must_use]
 pub fn nomad_json(job: &Job) -> Value {
     let keys = JobKeys {

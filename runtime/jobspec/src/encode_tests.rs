@@ -79,7 +79,8 @@ fn a_job_has_the_fields_and_units_of_nomads_api() {
     assert_eq!((&json["Stop"], &json["Affinities"]), (&Value::Null, &Value::Null));
     assert_eq!(json["Update"]["HealthCheck"], "");
     let group = &json["TaskGroups"][0];
-    assert_eq!(group["EphemeralDisk"], json!({"Sticky": true, "SizeMB": 300, "Migrate": false}));
+    let disk = json!({"Sticky": true, "SizeMB": 300, "Migrate": false, "SizeStated": false});
+    assert_eq!(group["EphemeralDisk"], disk);
     assert_eq!(group["Update"]["HealthCheck"], "task_states");
     assert_eq!(group["Update"]["MinHealthyTime"], 10_000_000_000_i64);
     assert_eq!(group["Migrate"]["HealthCheck"], "checks");

@@ -1,5 +1,13 @@
 //! Templates of strangers: whatever they say, they cost what the limits allow, and say where they are wrong.
 
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    reason = "tests"
+)]
+
 use ostler_model::time::Timestamp;
 use ostler_template::{
     Delimiters, Dependency, Options, Outside, OutsideAnswer, Rendered, Template, Value,

@@ -3,6 +3,14 @@
 //! `recorded.json` has the answers of Nomad 1.0.18's own engine (consul-template 0.25.2, Go 1.19): `output`,
 //! or none where it refuses; `strict`: the answer with `error_on_missing_key` where that differs.
 
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    reason = "tests"
+)]
+
 use std::collections::BTreeMap;
 
 use ostler_model::time::Timestamp;

@@ -19,16 +19,15 @@ async fn what_is_accepted_and_not_done_is_named_in_every_answer_to_the_job() {
     let served = Served::start().await;
     let client = &served.client;
     let mut wanted = job("web", IDLE);
-    wanted["Job"]["Priority"] = json!(70);
     wanted["Job"]["Region"] = json!("eu");
     wanted["Job"]["TaskGroups"][0]["Tasks"][0]["KillTimeout"] = json!(90_000_000_000_u64);
     for path in ["/v1/validate/job", "/v1/job/web/plan", "/v1/jobs"] {
         let answer = client.put(path, Some(wanted.clone())).await;
         assert_eq!(answer.status, StatusCode::OK, "{path}: {}", answer.text());
         let warnings = answer.json()["Warnings"].as_str().unwrap().to_owned();
-        assert!(warnings.starts_with("3 warnings:\n\n* "), "{path}: {warnings}");
+        assert!(warnings.starts_with("2 warnings:\n\n* "), "{path}: {warnings}");
         let late = "group g, task t: kill_timeout of 1m 30s is longer than this node waits";
-        for key in ["Priority has no effect", "Region has no effect", late] {
+        for key in ["Region has no effect", late] {
             assert!(warnings.contains(key), "{path}: no {key} in {warnings}");
         }
         // The others are told by the text alone.

@@ -116,6 +116,8 @@ static VARIES: LazyLock<Vec<(Regex, &str)>> = LazyLock::new(|| {
         (r"\([0-9a-f]{12}\)", "(<short>)"),
         (r#"("\w*[iI]ndex"): [1-9]\d*"#, "$1: <index>"),
         (r"(modify index|check-index) [1-9]\d*", "$1 <index>"),
+        // Indexes begin with the time of day: the last column of a table.
+        (r" 1[78]\d{11}\b", " <index>"),
         (r"\b1\d{9}\b", "<time>"),
         (r"\b\d+(\.\d)? [KMG]?i?B\b", "<size>"),
         (r"\b\d+ bytes\b", "<size>"),

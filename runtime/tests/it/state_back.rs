@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use crate::support::agent_process::{AgentProcess, Home, ask};
 use crate::support::binary::ostler;
-use crate::support::system::{eventually, processes_of, runs, until};
+use crate::support::system::{detach_mounts, eventually, processes_of, runs, until};
 
 /// A service whose task writes a line with its pid at each start.
 fn service(job: &str, starts: &Path) -> String {
@@ -292,6 +292,7 @@ async fn a_directory_that_a_power_cut_took_is_made_again_and_its_task_runs() {
         let _ended_already = kill_process(pid, Signal::KILL);
     }
     eventually("nothing runs", || bench.live().is_empty()).await;
+    detach_mounts(data.path());
     std::fs::remove_dir_all(data.path().join("allocs").join(&id)).unwrap();
 
     let agent = started(data).await;

@@ -26,10 +26,8 @@ const SCHEMA: &str = r#"{
 }"#;
 
 /// What programs look for, for a task that does not say. Who it runs as is said by the host.
-const DEFAULTS: [(&str, &str); 2] = [
-    ("PATH", "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"),
-    ("LANG", "C.UTF-8"),
-];
+const DEFAULTS: [(&str, &str); 2] =
+    [("PATH", "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"), ("LANG", "C.UTF-8")];
 
 /// A task's `config` block.
 #[derive(Deserialize)]

@@ -106,6 +106,9 @@ async fn queue(state: &StateStore, writes: &[Write]) -> Result<Option<WriteMark>
             Write::Places(block, places) => {
                 state.put_later(&Key::EndedPlaces(block.clone()), places).await?
             }
+            // Nothing is removed with the others.
+            Write::Deployments(_, known) if known.all.is_empty() => Put::Queued,
+            Write::Versions(_, known) if known.all.is_empty() => Put::Queued,
             Write::Deployments(job, known) => {
                 state.put_later(&Key::JobDeployments(job.clone()), known).await?
             }
@@ -142,6 +145,12 @@ async fn forget(state: &StateStore, write: &Write) -> Result<bool, StateError> {
         Write::ForgetJob(job) => state.delete(&Key::Job(job.clone())).await?,
         Write::ForgetAlloc(alloc) => state.destroy_alloc(*alloc).await?,
         Write::ForgetPlaces(job) => forget_places(state, job).await?,
+        Write::Deployments(job, known) if known.all.is_empty() => {
+            state.delete(&Key::JobDeployments(job.clone())).await?;
+        }
+        Write::Versions(job, known) if known.all.is_empty() => {
+            state.delete(&Key::JobVersions(job.clone())).await?;
+        }
         Write::Job(_)
         | Write::Alloc(_)
         | Write::Assigned(_)
@@ -155,6 +164,10 @@ async fn forget(state: &StateStore, write: &Write) -> Result<bool, StateError> {
 
 async fn forget_places(state: &StateStore, job: &JobId) -> Result<(), StateError> {
     let records = state.scan(&Prefix::BesideJob(job.clone()))?;
-    let deletions = records.iter().map(|record| state.delete(&record.key));
+    // What is queued yet is not found by looking.
+    let queued = [Key::JobVersions(job.clone()), Key::JobDeployments(job.clone())];
+    let keys: std::collections::BTreeSet<Key> =
+        records.into_iter().map(|record| record.key).chain(queued).collect();
+    let deletions = keys.iter().map(|key| state.delete(key));
     join_all(deletions).await.into_iter().collect()
 }

@@ -78,14 +78,14 @@ impl Evaluator<'_> {
                 if let Kind::List(_, items) = &mut group.kind {
                     items.push(value);
                 }
-            } else if object.contains_key(&name) {
+                continue;
+            }
+            let shown = shown(&name);
+            if object.insert(name, (key.span, value)).is_some() {
                 let message = format!(
-                    "two elements have the key {}; end the value with … to group them",
-                    shown(&name)
+                    "two elements have the key {shown}; end the value with ... to group them"
                 );
-                return sink.refuse(key.span, message.replace('…', "..."));
-            } else {
-                object.insert(name, (key.span, value));
+                return sink.refuse(key.span, message);
             }
         }
         Some(match each.key_expr {
@@ -95,7 +95,6 @@ impl Evaluator<'_> {
     }
 
     /// What one element becomes; `Some(None)` when it is left out.
-    #[expect(clippy::type_complexity, reason = "wrong, left out, with a key or without one")]
     fn one(&mut self, each: &ForExpr, sink: &mut Sink) -> Option<Option<(Option<Val>, Val)>> {
         if let Some(condition) = &each.cond {
             let condition = self.value(&condition.expr, sink)?;

@@ -7,7 +7,7 @@
 //! agent restarted   rendered in memory, at the time of the file: written only where it reads otherwise
 //! ```
 //! What a template names is looked for below the task's directory and the shared one and nowhere else
-//! ([`place`]), whatever links a task puts there ([`disk`]). Between two runs nothing is followed: the next
+//! (`place`), whatever links a task puts there (`disk`). Between two runs nothing is followed: the next
 //! one renders again.
 
 mod disk;

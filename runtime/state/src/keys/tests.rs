@@ -72,6 +72,8 @@ fn every_key() -> Vec<Key> {
         Key::DriverManager,
         Key::DeviceManager,
         Key::Job(JobId::new("web").unwrap()),
+        Key::JobVersions(JobId::new("web").unwrap()),
+        Key::JobDeployments(JobId::new("web").unwrap()),
         ended("web", "web", 0),
         ended("web", "web", 1),
         ended("web", "we", 0),

@@ -5,7 +5,7 @@ use ostler_model::alloc::DesiredStatus;
 
 use super::{Served, job_id};
 use crate::support::agent_process::AgentProcess;
-use crate::support::jobs::{shell, with_guests};
+use crate::support::jobs::{AT_ONCE, shell, with_guests};
 use crate::support::system::eventually;
 use crate::support::{DataDir, parse};
 
@@ -178,7 +178,7 @@ fn many(count: u32, version: u32) -> String {
         "resources {{\n cpu = 1\n memory = 10\n }}\n kill_timeout = \"20s\"\n env {{\n V = \"{version}\"\n }}"
     );
     with_guests(&format!(
-        "job \"web\" {{\n group \"g\" {{\n count = {count}\n {}\n }}\n}}",
+        "job \"web\" {{\n group \"g\" {{\n count = {count}\n {AT_ONCE}\n {}\n }}\n}}",
         shell("t", "exec sleep 1000", &more)
     ))
 }

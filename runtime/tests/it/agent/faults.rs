@@ -13,7 +13,7 @@ use ostler_state::testing::{Fault, FaultyBackend};
 use ostler_state::{Key, Prefix, StateStore};
 
 use super::{Served, holder, job_id, service, serving};
-use crate::support::jobs::{shell, with_guests};
+use crate::support::jobs::{AT_ONCE, shell, with_guests};
 use crate::support::system::{eventually, pid_in, runs};
 use crate::support::{DataDir, PATIENCE};
 
@@ -125,14 +125,14 @@ async fn a_change_that_cannot_be_written_leaves_the_job_as_it_was() {
     for fault in [Fault::Before, Fault::After] {
         let faulty = Faulty::start().await;
         let served = &faulty.served;
-        served.register(&service("", "")).await;
+        served.register(&service(AT_ONCE, "")).await;
         let view = served.until_running(1).await.remove(0);
         let pid = pid_in(&view.handle.dir().join("t/local/pid")).await;
         let (known, recorded) = (faulty.known(), faulty.recorded().await);
         let keys = faulty.keys();
-        let in_place = service("shutdown_delay = \"1s\"", "");
-        let other = service("", "env {\n A = \"b\"\n }");
-        let more = service("count = 3", "");
+        let in_place = service(&format!("{AT_ONCE}\n shutdown_delay = \"1s\""), "");
+        let other = service(AT_ONCE, "env {\n A = \"b\"\n }");
+        let more = service(&format!("{AT_ONCE}\n count = 3"), "");
         // Each takes seconds: the owners of what is placed try to write for as long.
         let asked: &[usize] = if fault == Fault::Before { &[0, 1, 2] } else { &[1] };
         for what in asked.iter().copied() {

@@ -9,6 +9,7 @@ use ostler_model::ids::JobId;
 use ostler_model::time::Timestamp;
 
 use super::{Served, holder, job_id, service, serving};
+use crate::support::jobs::AT_ONCE;
 use crate::support::parse;
 use crate::support::system::{eventually, pid_in, runs};
 
@@ -136,9 +137,10 @@ async fn a_registration_at_the_wrong_index_changes_nothing() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_version_that_does_not_fit_waits_with_its_reason_and_the_old_one_runs_on() {
     let served = Served::start().await;
-    let first = served.register(&service("count = 2", "")).await;
+    let two = format!("count = 2\n {AT_ONCE}");
+    let first = served.register(&service(&two, "")).await;
     let before = served.until_running(2).await;
-    let huge = service("count = 2", "resources {\n cpu = 20\n memory = 100000000\n }");
+    let huge = service(&two, "resources {\n cpu = 20\n memory = 100000000\n }");
     let plan = served.agent.plan(&parse(&huge)).unwrap();
     assert_eq!((plan.waiting.len(), plan.job_modify_index), (2, first.job_modify_index));
 
@@ -163,7 +165,7 @@ async fn a_version_that_does_not_fit_waits_with_its_reason_and_the_old_one_runs_
     assert_eq!((plan.version, plan.waiting.len()), (1, 2));
 
     // One that fits takes their places.
-    let fits = service("count = 2", "env {\n A = \"b\"\n }");
+    let fits = service(&two, "env {\n A = \"b\"\n }");
     assert_eq!(served.register(&fits).await.stopped.len(), 2);
     let now = served.until_running(2).await;
     assert!(now.iter().all(|view| view.allocation.job_version == 2));

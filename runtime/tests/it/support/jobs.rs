@@ -67,6 +67,9 @@ fn task(name: &str, driver: &str, program: &str, args: &[&str], more: &str) -> S
 /// For a group: healthy soon after it runs, which `job run` waits for. Without it, after ten seconds.
 pub const SOON_HEALTHY: &str = "update {\n min_healthy_time = \"50ms\"\n }";
 
+/// For a group: a new version replaces all of its allocations at once, without a deployment.
+pub const AT_ONCE: &str = "update {\n max_parallel = 0\n }";
+
 /// A lifecycle block.
 pub fn lifecycle(hook: &str, sidecar: bool) -> String {
     format!("lifecycle {{\n hook = \"{hook}\"\n sidecar = {sidecar}\n }}")

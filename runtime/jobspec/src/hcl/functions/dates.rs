@@ -115,7 +115,7 @@ fn part(time: OffsetDateTime, letter: char, count: usize) -> Option<String> {
             Some(if count == 3 { name.get(..3)?.to_owned() } else { name })
         }
         ('h', _) => number(time.hour()),
-        ('H', _) => number(if time.hour() % 12 == 0 { 12 } else { time.hour() % 12 }),
+        ('H', _) => number(if time.hour().is_multiple_of(12) { 12 } else { time.hour() % 12 }),
         ('A', 2) => Some(if half == 0 { "AM" } else { "PM" }.to_owned()),
         ('a', 2) => Some(if half == 0 { "am" } else { "pm" }.to_owned()),
         ('m', _) => number(time.minute()),

@@ -50,7 +50,10 @@ async fn an_update_of_how_long_it_may_run_counts_from_the_beginning() {
 async fn an_allocation_that_fills_its_disk_is_killed_as_failed_and_says_why() {
     let bench = Bench::new();
     bench.node.script("web", [Script::runs()]);
-    let handle = with_group(&bench, vec![task("web")], |g| g.ephemeral_disk.size_mb = 1);
+    let handle = with_group(&bench, vec![task("web")], |g| {
+        g.ephemeral_disk.size_mb = 1;
+        g.ephemeral_disk.size_stated = true;
+    });
     until_running(&handle, "web").await;
     let bytes = vec![1_u8; usize::try_from(2 * MIB).unwrap()];
     std::fs::write(handle.dir().join("web/local/big"), bytes).unwrap();
