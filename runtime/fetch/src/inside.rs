@@ -1,4 +1,4 @@
-//! What an entry of an archive may be called, and where a link in it may lead. Pure.
+//! What an entry of an archive may be called. Pure.
 
 use ostler_model::limits::ARTIFACT_DEPTH_MAX;
 
@@ -42,25 +42,6 @@ pub(crate) fn names(path: &[u8]) -> Result<Vec<Vec<u8>>, BadName> {
     Ok(names)
 }
 
-/// Does the target of a link, whose own path has so many names, stay inside of the tree, wherever the links
-/// lead that it goes through? They stay inside as well; so only what goes up before it goes down can be told.
-pub(crate) fn stays_inside(depth: usize, target: &[u8]) -> bool {
-    if target.is_empty() || target.first() == Some(&b'/') || target.contains(&0) {
-        return false;
-    }
-    let (mut up, mut down) = (0_usize, false);
-    for name in target.split(|byte| *byte == b'/') {
-        match name {
-            b"" | b"." => {}
-            b".." if down => return false,
-            b".." => up = up.saturating_add(1),
-            _ => down = true,
-        }
-    }
-    // The link itself is one name, which does not count as a level.
-    up < depth
-}
-
 /// What is left of the names of an entry when only a part of the archive is meant; `None`: it is not of it.
 pub(crate) fn of_part(names: Vec<Vec<u8>>, part: &[String]) -> Option<Vec<Vec<u8>>> {
     let is_of =
@@ -87,28 +68,5 @@ mod tests {
         assert_eq!(joined(b"a\0b"), Err(BadName::NoPath));
         assert_eq!(joined("a/".repeat(100).as_bytes()), Err(BadName::TooLong));
         assert_eq!(joined("x".repeat(256).as_bytes()), Err(BadName::TooLong));
-    }
-
-    #[test]
-    fn links_stay_in_the_tree() {
-        assert!(stays_inside(1, b"b"));
-        assert!(stays_inside(3, b"../../b/c"));
-        assert!(!stays_inside(1, b"../b"));
-        assert!(!stays_inside(3, b"x/../../../b"));
-        assert!(!stays_inside(9, b"/etc"));
-        assert!(!stays_inside(9, b""));
-    }
-
-    proptest::proptest! {
-        #[test]
-        fn a_link_never_leads_above_the_top(depth in 1..6_usize, target in "[a./]{0,16}") {
-            if stays_inside(depth, target.as_bytes()) {
-                let mut level = i64::try_from(depth).unwrap() - 1;
-                for name in target.split('/') {
-                    level += match name { "" | "." => 0, ".." => -1, _ => 1 };
-                    assert!(level >= 0);
-                }
-            }
-        }
     }
 }

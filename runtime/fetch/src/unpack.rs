@@ -13,12 +13,13 @@ use std::os::unix::ffi::OsStrExt as _;
 use ostler_lifecycle::alloc::snapshot::{ArchiveEntryKind, ArchiveError, ArchiveReader};
 use ostler_model::artifact::{ArchiveKind, Packing};
 use ostler_model::limits::MIB;
+use ostler_model::links::stays_inside;
 use ostler_model::shown::shown;
 use rustix::fs::{AtFlags, Mode, OFlags, Timespec, Timestamps};
 use rustix::io::Errno;
 
 use crate::decompress::unpacked;
-use crate::inside::{BadName, names, of_part, stays_inside};
+use crate::inside::{BadName, names, of_part};
 use crate::order::ONE;
 
 /// Read at once.

@@ -25,6 +25,7 @@ pub mod isolation;
 pub mod job;
 pub mod json;
 pub mod limits;
+pub mod links;
 pub mod oci;
 pub mod other_nodes;
 pub mod plugin;

@@ -10,6 +10,7 @@ use crate::alloc::dir::SHARED;
 use crate::alloc::migrate::MovedDir;
 use ostler_model::ids::{AllocId, TaskName};
 use ostler_model::limits::MOVED_DEPTH_MAX;
+use ostler_model::links::stays_inside;
 
 /// Longest name of a file, bytes; the kernel's.
 const NAME_BYTES_MAX: usize = 255;
@@ -89,26 +90,6 @@ fn names(path: &[u8]) -> Result<Vec<&[u8]>, BadName> {
         names.push(name);
     }
     Ok(names)
-}
-
-/// Does the target of a link at such a depth stay in the allocation's directory, wherever the links lead that
-/// it goes through? They stay inside as well; so only what goes up before it goes down can be told.
-fn stays_inside(depth: usize, target: &[u8]) -> bool {
-    if target.is_empty() || target.first() == Some(&b'/') || target.contains(&0) {
-        return false;
-    }
-    let mut up = 0_usize;
-    let mut down = false;
-    for name in target.split(|byte| *byte == b'/') {
-        match name {
-            b"" | b"." => {}
-            b".." if down => return false,
-            b".." => up = up.saturating_add(1),
-            _ => down = true,
-        }
-    }
-    // The link itself is one name, which does not count as a level.
-    up < depth
 }
 
 #[cfg(test)]
