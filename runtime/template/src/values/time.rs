@@ -1,124 +1,44 @@
 //! A time of day in a layout of Go's: `2006-01-02 15:04:05`, always UTC.
 
 use ostler_model::time::Timestamp;
+use time::OffsetDateTime;
 
-const DAYS: [&str; 7] =
-    ["Thursday", "Friday", "Saturday", "Sunday", "Monday", "Tuesday", "Wednesday"];
-const MONTHS: [&str; 12] = [
-    "January",
-    "February",
-    "March",
-    "April",
-    "May",
-    "June",
-    "July",
-    "August",
-    "September",
-    "October",
-    "November",
-    "December",
-];
-
-struct Moment {
-    year: u64,
-    month: u64,
-    day: u64,
-    day_of_year: u64,
-    weekday: &'static str,
-    hour: u64,
-    minute: u64,
-    second: u64,
-    nanos: u64,
+fn hour_12(at: &OffsetDateTime) -> u8 {
+    if at.hour().is_multiple_of(12) { 12 } else { at.hour() % 12 }
 }
 
-impl Moment {
-    fn of(at: Timestamp) -> Self {
-        let (seconds, nanos) = (at.nanos() / 1_000_000_000, at.nanos() % 1_000_000_000);
-        let (days, rest) = (seconds / 86_400, seconds % 86_400);
-        let weekday = usize::try_from(days % 7).ok().and_then(|day| DAYS.get(day).copied());
-        let (mut year, mut left) = (1970, days);
-        while left >= days_of(year) {
-            left -= days_of(year);
-            year += 1;
-        }
-        let day_of_year = left + 1;
-        let mut month = 1;
-        while left >= month_days(year, month) {
-            left -= month_days(year, month);
-            month += 1;
-        }
-        Self {
-            year,
-            month,
-            day: left + 1,
-            day_of_year,
-            weekday: weekday.unwrap_or_default(),
-            hour: rest / 3_600,
-            minute: rest / 60 % 60,
-            second: rest % 60,
-            nanos,
-        }
-    }
-
-    fn month_name(&self) -> &'static str {
-        let index = usize::try_from(self.month.saturating_sub(1)).unwrap_or(0);
-        MONTHS.get(index).copied().unwrap_or_default()
-    }
-
-    fn hour_12(&self) -> u64 {
-        if self.hour.is_multiple_of(12) { 12 } else { self.hour % 12 }
-    }
+fn short(name: &str) -> String {
+    name.chars().take(3).collect()
 }
 
-fn leap(year: u64) -> bool {
-    year.is_multiple_of(4) && (!year.is_multiple_of(100) || year.is_multiple_of(400))
-}
-
-fn days_of(year: u64) -> u64 {
-    if leap(year) { 366 } else { 365 }
-}
-
-fn month_days(year: u64, month: u64) -> u64 {
-    match month {
-        2 if leap(year) => 29,
-        2 => 28,
-        4 | 6 | 9 | 11 => 30,
-        _ => 31,
-    }
-}
-
-fn short(name: &str) -> &str {
-    name.get(..3).unwrap_or(name)
-}
-
-type Part = (&'static str, fn(&Moment) -> String);
+type Part = (&'static str, fn(&OffsetDateTime) -> String);
 
 /// Parts of a layout; of two that fit the one that stands first is meant.
 const PARTS: &[Part] = &[
-    ("January", |at| at.month_name().to_owned()),
-    ("Jan", |at| short(at.month_name()).to_owned()),
-    ("Monday", |at| at.weekday.to_owned()),
-    ("Mon", |at| short(at.weekday).to_owned()),
+    ("January", |at| at.month().to_string()),
+    ("Jan", |at| short(&at.month().to_string())),
+    ("Monday", |at| at.weekday().to_string()),
+    ("Mon", |at| short(&at.weekday().to_string())),
     ("MST", |_| "UTC".to_owned()),
-    ("2006", |at| format!("{:04}", at.year)),
-    ("002", |at| format!("{:03}", at.day_of_year)),
-    ("01", |at| format!("{:02}", at.month)),
-    ("02", |at| format!("{:02}", at.day)),
-    ("03", |at| format!("{:02}", at.hour_12())),
-    ("04", |at| format!("{:02}", at.minute)),
-    ("05", |at| format!("{:02}", at.second)),
-    ("06", |at| format!("{:02}", at.year % 100)),
-    ("15", |at| format!("{:02}", at.hour)),
-    ("1", |at| at.month.to_string()),
-    ("__2", |at| format!("{:>3}", at.day_of_year)),
-    ("_2006", |at| format!("_{:04}", at.year)),
-    ("_2", |at| format!("{:>2}", at.day)),
-    ("2", |at| at.day.to_string()),
-    ("3", |at| at.hour_12().to_string()),
-    ("4", |at| at.minute.to_string()),
-    ("5", |at| at.second.to_string()),
-    ("PM", |at| if at.hour < 12 { "AM" } else { "PM" }.to_owned()),
-    ("pm", |at| if at.hour < 12 { "am" } else { "pm" }.to_owned()),
+    ("2006", |at| format!("{:04}", at.year())),
+    ("002", |at| format!("{:03}", at.ordinal())),
+    ("01", |at| format!("{:02}", u8::from(at.month()))),
+    ("02", |at| format!("{:02}", at.day())),
+    ("03", |at| format!("{:02}", hour_12(at))),
+    ("04", |at| format!("{:02}", at.minute())),
+    ("05", |at| format!("{:02}", at.second())),
+    ("06", |at| format!("{:02}", at.year() % 100)),
+    ("15", |at| format!("{:02}", at.hour())),
+    ("1", |at| u8::from(at.month()).to_string()),
+    ("__2", |at| format!("{:>3}", at.ordinal())),
+    ("_2006", |at| format!("_{:04}", at.year())),
+    ("_2", |at| format!("{:>2}", at.day())),
+    ("2", |at| at.day().to_string()),
+    ("3", |at| hour_12(at).to_string()),
+    ("4", |at| at.minute().to_string()),
+    ("5", |at| at.second().to_string()),
+    ("PM", |at| if at.hour() < 12 { "AM" } else { "PM" }.to_owned()),
+    ("pm", |at| if at.hour() < 12 { "am" } else { "pm" }.to_owned()),
     ("Z07:00:00", |_| "Z".to_owned()),
     ("Z07:00", |_| "Z".to_owned()),
     ("Z070000", |_| "Z".to_owned()),
@@ -132,7 +52,7 @@ const PARTS: &[Part] = &[
 ];
 
 /// `.000` or `.999`: digits of the second. How many characters, and what becomes of them.
-fn fraction(rest: &str, at: &Moment) -> Option<(usize, String)> {
+fn fraction(rest: &str, at: &OffsetDateTime) -> Option<(usize, String)> {
     let digits = rest.strip_prefix(['.', ','])?;
     let mark = digits.chars().next().filter(|c| matches!(c, '0' | '9'))?;
     let count = digits.chars().take_while(|c| *c == mark).count();
@@ -140,7 +60,7 @@ fn fraction(rest: &str, at: &Moment) -> Option<(usize, String)> {
     if !ends || count > 9 {
         return None;
     }
-    let nanos = format!("{:09}", at.nanos);
+    let nanos = format!("{:09}", at.nanosecond());
     let mut shown = nanos.get(..count)?.to_owned();
     if mark == '9' {
         shown.truncate(shown.trim_end_matches('0').len());
@@ -152,7 +72,9 @@ fn fraction(rest: &str, at: &Moment) -> Option<(usize, String)> {
 
 /// The time in a layout.
 pub(crate) fn formatted(at: Timestamp, layout: &str) -> String {
-    let at = Moment::of(at);
+    // Nanoseconds since 1970 are a time of the next five centuries.
+    let at = OffsetDateTime::from_unix_timestamp_nanos(i128::from(at.nanos()))
+        .unwrap_or(OffsetDateTime::UNIX_EPOCH);
     let (mut made, mut rest) = (String::new(), layout);
     while let Some(c) = rest.chars().next() {
         if let Some((length, text)) = fraction(rest, &at) {

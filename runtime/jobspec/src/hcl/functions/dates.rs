@@ -11,21 +11,6 @@ use crate::units::parse_duration;
 
 pub(super) const TABLE: &[(&str, Function)] = &[("formatdate", format_date), ("timeadd", time_add)];
 
-const MONTHS: [&str; 12] = [
-    "January",
-    "February",
-    "March",
-    "April",
-    "May",
-    "June",
-    "July",
-    "August",
-    "September",
-    "October",
-    "November",
-    "December",
-];
-
 fn time(call: &Call<'_>, index: usize) -> Result<OffsetDateTime, Wrong> {
     let time = OffsetDateTime::parse(&call.text(index)?, &Rfc3339);
     time.or_else(|_| call.wrong_at(index, "this is no time such as 2006-01-02T15:04:05Z"))
@@ -105,8 +90,8 @@ fn part(time: OffsetDateTime, letter: char, count: usize) -> Option<String> {
         ('Y', 2) => Some(format!("{:02}", time.year().rem_euclid(100))),
         ('Y', 4) => Some(format!("{:04}", time.year())),
         ('M', 3 | 4) => {
-            let name = MONTHS.get(usize::from(u8::from(time.month())) - 1)?;
-            Some(if count == 3 { name.get(..3)? } else { name }.to_owned())
+            let name = time.month().to_string();
+            Some(if count == 3 { name.get(..3)?.to_owned() } else { name })
         }
         ('M', _) => number(time.month().into()),
         ('D', _) => number(time.day()),
