@@ -340,6 +340,16 @@ impl StateStore {
         self.write(op, None).await.map(drop)
     }
 
+    /// Remove every record of a group, those included whose writes are queued yet; durable when it
+    /// returns.
+    ///
+    /// # Errors
+    /// When the commit failed or the store is closed.
+    pub async fn delete_all(&self, group: &Prefix) -> Result<(), StateError> {
+        let op = Op::DeletePrefix { prefix: group.encode().into() };
+        self.write(op, None).await.map(drop)
+    }
+
     /// Remove every record of an allocation; durable when it returns. From the call on, writes of
     /// the allocation are dropped ([`Put::Destroyed`]), even if this fails and must be repeated.
     ///
@@ -347,8 +357,7 @@ impl StateStore {
     /// When the commit failed or the store is closed.
     pub async fn destroy_alloc(&self, id: AllocId) -> Result<(), StateError> {
         self.inner.shared.core().dedup.destroy(id);
-        let op = Op::DeletePrefix { prefix: Prefix::Alloc(id).encode().into() };
-        self.write(op, None).await.map(drop)
+        self.delete_all(&Prefix::Alloc(id)).await
     }
 
     /// Move a record that cannot be used out of the way; it is kept for inspection.

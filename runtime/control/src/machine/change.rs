@@ -216,13 +216,21 @@ pub(super) fn history_writes(job: &JobId, change: &HistoryChange, back: bool) ->
     let (mut writes, id) = (Vec::new(), || job.clone());
     if now.versions != other.versions {
         // Those of one job have one index.
-        let create_index = now.versions.first().map_or(0, |record| record.create_index);
-        writes.push(Write::Versions(id(), JobVersions { create_index, all: now.versions.clone() }));
+        writes.push(match now.versions.first().map(|record| record.create_index) {
+            None => Write::ForgetVersions(id()),
+            Some(create_index) => {
+                Write::Versions(id(), JobVersions { create_index, all: now.versions.clone() })
+            }
+        });
     }
     if now.deployments != other.deployments {
-        let create_index = now.deployments.first().map_or(0, |one| one.job_create_index);
-        let all = now.deployments.clone();
-        writes.push(Write::Deployments(id(), JobDeployments { create_index, all }));
+        writes.push(match now.deployments.first().map(|one| one.job_create_index) {
+            None => Write::ForgetDeployments(id()),
+            Some(create_index) => {
+                let all = now.deployments.clone();
+                Write::Deployments(id(), JobDeployments { create_index, all })
+            }
+        });
     }
     writes
 }

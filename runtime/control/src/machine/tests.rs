@@ -246,6 +246,8 @@ impl Play {
                 }
                 Write::Versions(job, known) => drop(self.versions.insert(job, known)),
                 Write::Deployments(job, known) => drop(self.deployments.insert(job, known)),
+                Write::ForgetVersions(job) => drop(self.versions.remove(&job)),
+                Write::ForgetDeployments(job) => drop(self.deployments.remove(&job)),
                 Write::ForgetPlaces(job) => {
                     self.versions.remove(&job);
                     self.deployments.remove(&job);

@@ -261,6 +261,10 @@ pub enum Write {
     Deployments(JobId, JobDeployments),
     /// Its earlier versions.
     Versions(JobId, JobVersions),
+    /// None of its deployments is kept any more.
+    ForgetDeployments(JobId),
+    /// None of its versions but the newest is kept any more.
+    ForgetVersions(JobId),
     /// The job is gone.
     ForgetJob(JobId),
     /// The places, versions and deployments of a job that is gone.

@@ -15,7 +15,6 @@ use futures_util::future::join_all;
 use super::{Done, Owner};
 use crate::machine::{BatchId, ControlEvent, Wait, Write};
 use ostler_model::alloc::Allocation;
-use ostler_model::ids::JobId;
 use ostler_model::saved::AcknowledgedState;
 use ostler_state::{Key, Prefix, Put, StateError, StateStore, WriteMark};
 
@@ -106,16 +105,17 @@ async fn queue(state: &StateStore, writes: &[Write]) -> Result<Option<WriteMark>
             Write::Places(block, places) => {
                 state.put_later(&Key::EndedPlaces(block.clone()), places).await?
             }
-            // Nothing is removed with the others.
-            Write::Deployments(_, known) if known.all.is_empty() => Put::Queued,
-            Write::Versions(_, known) if known.all.is_empty() => Put::Queued,
             Write::Deployments(job, known) => {
                 state.put_later(&Key::JobDeployments(job.clone()), known).await?
             }
             Write::Versions(job, known) => {
                 state.put_later(&Key::JobVersions(job.clone()), known).await?
             }
-            Write::ForgetJob(_) | Write::ForgetPlaces(_) | Write::ForgetAlloc(_) => Put::Queued,
+            Write::ForgetJob(_)
+            | Write::ForgetPlaces(_)
+            | Write::ForgetAlloc(_)
+            | Write::ForgetDeployments(_)
+            | Write::ForgetVersions(_) => Put::Queued,
         };
         news |= put == Put::Queued;
     }
@@ -139,18 +139,14 @@ async fn durable(
     }
 }
 
-/// Whether there was something to remove.
+/// Whether it is a removal; it is durable then.
 async fn forget(state: &StateStore, write: &Write) -> Result<bool, StateError> {
     match write {
         Write::ForgetJob(job) => state.delete(&Key::Job(job.clone())).await?,
         Write::ForgetAlloc(alloc) => state.destroy_alloc(*alloc).await?,
-        Write::ForgetPlaces(job) => forget_places(state, job).await?,
-        Write::Deployments(job, known) if known.all.is_empty() => {
-            state.delete(&Key::JobDeployments(job.clone())).await?;
-        }
-        Write::Versions(job, known) if known.all.is_empty() => {
-            state.delete(&Key::JobVersions(job.clone())).await?;
-        }
+        Write::ForgetPlaces(job) => state.delete_all(&Prefix::BesideJob(job.clone())).await?,
+        Write::ForgetDeployments(job) => state.delete(&Key::JobDeployments(job.clone())).await?,
+        Write::ForgetVersions(job) => state.delete(&Key::JobVersions(job.clone())).await?,
         Write::Job(_)
         | Write::Alloc(_)
         | Write::Assigned(_)
@@ -159,15 +155,5 @@ async fn forget(state: &StateStore, write: &Write) -> Result<bool, StateError> {
         | Write::Deployments(..)
         | Write::Versions(..) => return Ok(false),
     }
-    Ok(!matches!(write, Write::ForgetPlaces(_)))
-}
-
-async fn forget_places(state: &StateStore, job: &JobId) -> Result<(), StateError> {
-    let records = state.scan(&Prefix::BesideJob(job.clone()))?;
-    // What is queued yet is not found by looking.
-    let queued = [Key::JobVersions(job.clone()), Key::JobDeployments(job.clone())];
-    let keys: std::collections::BTreeSet<Key> =
-        records.into_iter().map(|record| record.key).chain(queued).collect();
-    let deletions = keys.iter().map(|key| state.delete(key));
-    join_all(deletions).await.into_iter().collect()
+    Ok(true)
 }

@@ -3,7 +3,7 @@
 use super::*;
 use crate::backend::Backend as _;
 use crate::testing::Fault;
-use crate::{MetaItem, Put, StateError, Stats};
+use crate::{MetaItem, Prefix, Put, StateError, Stats};
 use ostler_model::limits::{STATE_BATCH_MAX, STATE_COUNTERS_COMMITS, STATE_QUEUE_MAX};
 use tokio::task::JoinSet;
 
@@ -330,4 +330,24 @@ async fn what_goes_ahead_without_waiting_takes_the_next_commit_or_is_told_that_t
         store.try_put_ahead(&Key::Alloc(id(1)), "later").is_err(),
         "a closed store takes nothing"
     );
+}
+
+#[tokio::test]
+async fn a_group_is_removed_with_what_is_queued_of_it_and_is_written_again_afterwards() {
+    let (store, backend) = faulty_store();
+    let (web, db) = (JobId::new("web").unwrap(), JobId::new("db").unwrap());
+    let (of_web, of_db) = (Key::JobVersions(web.clone()), Key::JobVersions(db));
+    store.put(&of_db, "kept").await.unwrap();
+    // Nothing of it is on disk when it is to go.
+    let (held, mut tasks) = busy(&store, &backend).await;
+    store.put_later(&of_web, "queued").await.unwrap();
+    let (remover, group) = (store.clone(), Prefix::BesideJob(web));
+    let removed = tokio::spawn(async move { remover.delete_all(&group).await });
+    until(|| store.stats().queued == 2).await;
+    drop(held);
+    tasks.join_next().await.unwrap().unwrap().unwrap();
+    removed.await.unwrap().unwrap();
+    assert_eq!((text(&store, &of_web), text(&store, &of_db)), (None, Some("kept".to_owned())));
+    assert_eq!(store.put(&of_web, "queued").await.unwrap(), Put::Written);
+    assert_eq!(text(&store, &of_web), Some("queued".to_owned()));
 }
