@@ -20,6 +20,9 @@ pub struct Ids {
     pub groups: Vec<u32>,
 }
 
+/// Variables that say whom a process runs as, and where that one is at home.
+pub const WHO: [&str; 3] = ["USER", "LOGNAME", "HOME"];
+
 /// Whom a process runs as.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Account {
@@ -50,8 +53,8 @@ impl Account {
 
     /// The variables that programs look for, with what says who they run as where `env` does not.
     pub fn environment(&self, env: &[(String, String)]) -> Vec<(String, String)> {
-        let said = [("USER", &self.name), ("LOGNAME", &self.name), ("HOME", &self.home)];
-        let new = said.into_iter().filter(|(name, value)| {
+        let said = WHO.into_iter().zip([&self.name, &self.name, &self.home]);
+        let new = said.filter(|(name, value)| {
             !value.is_empty() && !env.iter().any(|(known, _)| known == name)
         });
         let new = new.map(|(name, value)| (name.to_owned(), value.clone()));

@@ -30,6 +30,7 @@ use crate::cgroup::{move_into, open_leaf};
 use crate::child::{self, Child, Laid, Plan, Step};
 use crate::command::{PATH_DEFAULT, Texts};
 use crate::isolate::{enter, inside};
+use crate::user::WHO;
 use ostler_model::clock::Stopwatch;
 use ostler_model::isolation::Part;
 
@@ -200,10 +201,10 @@ fn hide() -> io::Result<()> {
 /// The files that the program may be, in the order in which they are tried.
 /// A variable of the task that says who it runs as, and of which `env` says nothing.
 fn says_who(of_task: &CStr, env: &[CString]) -> bool {
-    [b"USER=".as_slice(), b"LOGNAME=", b"HOME="].iter().any(|name| {
-        of_task.to_bytes().starts_with(name)
-            && !env.iter().any(|one| one.to_bytes().starts_with(name))
-    })
+    let sets = |one: &CStr, name: &str| {
+        one.to_bytes().strip_prefix(name.as_bytes()).is_some_and(|rest| rest.starts_with(b"="))
+    };
+    WHO.iter().any(|name| sets(of_task, name) && !env.iter().any(|one| sets(one, name)))
 }
 
 fn candidates(program: Option<&CString>, env: &[CString], cwd: &CStr) -> Vec<CString> {
