@@ -57,8 +57,8 @@ fn short(id: &str) -> String {
 
 async fn list(args: &DeploymentListArgs, terminal: &Terminal) -> Result<Exit, Stop> {
     const PATH: &str = "/v1/deployments?namespace=*";
-    let client = connect::connect(&args.agent)?;
-    if args.json {
+    let client = connect::connect(&args.answer.agent)?;
+    if args.answer.json {
         let all: Value = client.get(PATH).await?;
         output::print_json(&all, terminal)?;
         return Ok(Exit::Success);
@@ -85,10 +85,10 @@ fn list_text(all: &[Deployment], terminal: &Terminal) -> String {
 }
 
 async fn status(args: &DeploymentOneArgs, terminal: &Terminal) -> Result<Exit, Stop> {
-    let client = connect::connect(&args.agent)?;
+    let client = connect::connect(&args.answer.agent)?;
     let id = find(&client, &args.deployment).await?;
     let path = format!("/v1/deployment/{id}");
-    if args.json {
+    if args.answer.json {
         let one: Value = client.get(&path).await?;
         output::print_json(&one, terminal)?;
         return Ok(Exit::Success);
@@ -161,9 +161,9 @@ fn status_text(one: &Deployment, allocs: &[Alloc], terminal: &Terminal) -> Strin
 }
 
 async fn promote(args: &DeploymentPromoteArgs, terminal: &Terminal) -> Result<Exit, Stop> {
-    let client = connect::connect(&args.agent)?;
+    let client = connect::connect(&args.answer.agent)?;
     let id = find(&client, &args.deployment).await?;
-    promote_one(&client, &id, &args.group, args.json, terminal).await
+    promote_one(&client, &id, &args.group, args.answer.json, terminal).await
 }
 
 /// Accept the canaries of these groups, or of all.
@@ -185,9 +185,9 @@ async fn change(
     done: &str,
     terminal: &Terminal,
 ) -> Result<Exit, Stop> {
-    let client = connect::connect(&args.agent)?;
+    let client = connect::connect(&args.answer.agent)?;
     let id = find(&client, &args.deployment).await?;
-    ask(&client, &id, what, body, done, args.json, terminal).await
+    ask(&client, &id, what, body, done, args.answer.json, terminal).await
 }
 
 async fn ask(

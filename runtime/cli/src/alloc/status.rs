@@ -50,7 +50,7 @@ pub(super) async fn status(
     verbose: bool,
     terminal: &Terminal,
 ) -> Result<Exit, Stop> {
-    let client = connect::connect(&args.agent)?;
+    let client = connect::connect(&args.answer.agent)?;
     let style = Style { now: Clock::system().now(), verbose, terminal: *terminal };
     match &args.alloc {
         None => list(&client, args, style).await?,
@@ -64,7 +64,7 @@ pub(super) async fn status(
 
 async fn list(client: &ApiClient, args: &AllocStatusArgs, style: Style) -> Result<(), Stop> {
     const PATH: &str = "/v1/allocations?namespace=*";
-    if args.json {
+    if args.answer.json {
         let allocs: Value = client.get(PATH).await?;
         return Ok(output::print_json(&allocs, &style.terminal)?);
     }
@@ -118,7 +118,7 @@ async fn one(
 ) -> Result<(), Stop> {
     let path = format!("/v1/allocation/{id}");
     let stats = format!("/v1/client/allocation/{id}/stats");
-    if args.json {
+    if args.answer.json {
         let mut alloc: Value = client.get(&path).await?;
         if args.stats {
             let stats: Value = client.get(&stats).await?;

@@ -2,7 +2,7 @@
 
 use clap::{Args, Subcommand};
 
-use super::client::{AddressArgs, examples};
+use super::client::{AddressArgs, AnswerArgs, examples};
 
 /// Commands on allocations.
 #[derive(Debug, Subcommand)]
@@ -42,12 +42,8 @@ pub(crate) struct AllocStatusArgs {
     #[arg(long, requires = "alloc")]
     pub stats: bool,
 
-    /// Print the agent's answer as JSON
-    #[arg(long)]
-    pub json: bool,
-
     #[command(flatten)]
-    pub agent: AddressArgs,
+    pub answer: AnswerArgs,
 }
 
 /// `ostler alloc logs`.

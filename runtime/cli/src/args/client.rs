@@ -34,6 +34,17 @@ pub(crate) struct AddressArgs {
     pub data_dir: Option<PathBuf>,
 }
 
+/// Where the agent is, and whether people read what it answers.
+#[derive(Debug, Args)]
+pub(crate) struct AnswerArgs {
+    /// Print the agent's answer as JSON
+    #[arg(long)]
+    pub json: bool,
+
+    #[command(flatten)]
+    pub agent: AddressArgs,
+}
+
 /// `ostler gc`.
 #[derive(Debug, Args)]
 #[command(

@@ -2,7 +2,7 @@
 
 use clap::{Args, Subcommand};
 
-use super::client::{AddressArgs, examples};
+use super::client::{AnswerArgs, examples};
 
 /// Commands on deployments.
 #[derive(Debug, Subcommand)]
@@ -33,12 +33,8 @@ Examples:
 ")
 )]
 pub(crate) struct DeploymentListArgs {
-    /// Print the agent's answer as JSON
-    #[arg(long)]
-    pub json: bool,
-
     #[command(flatten)]
-    pub agent: AddressArgs,
+    pub answer: AnswerArgs,
 }
 
 /// `ostler deployment status`, `fail`, `pause`, `resume`.
@@ -57,12 +53,8 @@ pub(crate) struct DeploymentOneArgs {
     #[arg(value_name = "DEPLOYMENT")]
     pub deployment: String,
 
-    /// Print the agent's answer as JSON
-    #[arg(long)]
-    pub json: bool,
-
     #[command(flatten)]
-    pub agent: AddressArgs,
+    pub answer: AnswerArgs,
 }
 
 /// `ostler deployment promote`.
@@ -85,12 +77,8 @@ pub(crate) struct DeploymentPromoteArgs {
     #[arg(long, value_name = "GROUP")]
     pub group: Vec<String>,
 
-    /// Print the agent's answer as JSON
-    #[arg(long)]
-    pub json: bool,
-
     #[command(flatten)]
-    pub agent: AddressArgs,
+    pub answer: AnswerArgs,
 }
 
 /// `ostler job promote`.
@@ -112,12 +100,8 @@ pub(crate) struct JobPromoteArgs {
     #[arg(long, value_name = "GROUP")]
     pub group: Vec<String>,
 
-    /// Print the agent's answer as JSON
-    #[arg(long)]
-    pub json: bool,
-
     #[command(flatten)]
-    pub agent: AddressArgs,
+    pub answer: AnswerArgs,
 }
 
 /// `ostler job history`.
@@ -137,12 +121,8 @@ pub(crate) struct JobHistoryArgs {
     #[arg(value_name = "JOB")]
     pub job: String,
 
-    /// Print the agent's answer as JSON
-    #[arg(long)]
-    pub json: bool,
-
     #[command(flatten)]
-    pub agent: AddressArgs,
+    pub answer: AnswerArgs,
 }
 
 /// `ostler job revert`.
@@ -165,10 +145,6 @@ pub(crate) struct JobRevertArgs {
     #[arg(value_name = "VERSION")]
     pub earlier: u64,
 
-    /// Print the agent's answer as JSON
-    #[arg(long)]
-    pub json: bool,
-
     #[command(flatten)]
-    pub agent: AddressArgs,
+    pub answer: AnswerArgs,
 }

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::{Args, Subcommand};
 
 use super::AgentArgs;
-use super::client::{AddressArgs, examples};
+use super::client::{AddressArgs, AnswerArgs, examples};
 use super::deployment::{JobHistoryArgs, JobPromoteArgs, JobRevertArgs};
 
 /// Commands on jobs.
@@ -184,12 +184,8 @@ pub(crate) struct JobPlanArgs {
     #[command(flatten)]
     pub source: JobFileArgs,
 
-    /// Print the agent's answer as JSON
-    #[arg(long)]
-    pub json: bool,
-
     #[command(flatten)]
-    pub agent: AddressArgs,
+    pub answer: AnswerArgs,
 }
 
 /// `ostler job validate`.

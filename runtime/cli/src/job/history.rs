@@ -15,10 +15,10 @@ use ostler_wire::{Deployment, Job, JobVersions, Registered};
 
 /// List the versions of a job.
 pub(super) async fn history(args: &JobHistoryArgs, terminal: &Terminal) -> Result<Exit, Stop> {
-    let client = connect::connect(&args.agent)?;
+    let client = connect::connect(&args.answer.agent)?;
     let job = connect::find_job(&client, &args.job).await?;
     let path = format!("/v1/job/{}/versions", segment(&job));
-    if args.json {
+    if args.answer.json {
         let all: Value = client.get(&path).await?;
         output::print_json(&all, terminal)?;
         return Ok(Exit::Success);
@@ -41,11 +41,11 @@ fn history_text(versions: &[Job], now: Timestamp, terminal: &Terminal) -> String
 
 /// Go back to an earlier version.
 pub(super) async fn revert(args: &JobRevertArgs, terminal: &Terminal) -> Result<Exit, Stop> {
-    let client = connect::connect(&args.agent)?;
+    let client = connect::connect(&args.answer.agent)?;
     let job = connect::find_job(&client, &args.job).await?;
     let path = format!("/v1/job/{}/revert", segment(&job));
     let body = json!({ "JobID": job, "JobVersion": args.earlier });
-    if args.json {
+    if args.answer.json {
         let answer: Value = client.put(&path, &body).await?;
         output::print_json(&answer, terminal)?;
         return Ok(Exit::Success);
@@ -61,14 +61,14 @@ pub(super) async fn revert(args: &JobRevertArgs, terminal: &Terminal) -> Result<
 
 /// Accept the canaries of the newest deployment of a job.
 pub(super) async fn promote(args: &JobPromoteArgs, terminal: &Terminal) -> Result<Exit, Stop> {
-    let client = connect::connect(&args.agent)?;
+    let client = connect::connect(&args.answer.agent)?;
     let job = connect::find_job(&client, &args.job).await?;
     let path = format!("/v1/job/{}/deployment", segment(&job));
     let newest: Option<Deployment> = client.get(&path).await?;
     let Some(newest) = newest else {
         return Err(Stop::Wrong(format!("job {} has no deployment", one_line(&job))));
     };
-    promote_one(&client, &newest.id, &args.group, args.json, terminal).await
+    promote_one(&client, &newest.id, &args.group, args.answer.json, terminal).await
 }
 
 #[cfg(test)]

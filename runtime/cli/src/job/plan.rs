@@ -20,7 +20,7 @@ type Plan<'a> = ostler_wire::Plan<'a, Vec<DeviceExplanation>>;
 
 /// Say what a job file would change.
 pub(super) async fn plan(args: &JobPlanArgs, terminal: &Terminal) -> Result<Exit, Stop> {
-    let client = connect::connect(&args.agent)?;
+    let client = connect::connect(&args.answer.agent)?;
     let input = super::read(&args.source, terminal)?;
     let job = input.job();
     let path = format!("/v1/job/{}/plan", segment(job.id.as_str()));
@@ -30,7 +30,7 @@ pub(super) async fn plan(args: &JobPlanArgs, terminal: &Terminal) -> Result<Exit
     let plan: Plan = serde_json::from_value(answer.clone())
         .map_err(|error| Stop::Cannot(format!("the agent's plan cannot be read: {error}")))?;
     let text = || text(job.id.as_str(), &args.source.file, &plan, terminal);
-    output::show(args.json, &answer, text, terminal)?;
+    output::show(args.answer.json, &answer, text, terminal)?;
     Ok(exit(&plan))
 }
 
