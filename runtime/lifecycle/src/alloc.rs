@@ -25,7 +25,7 @@ pub mod migrate;
 mod phases;
 pub(crate) mod remove;
 pub mod runner;
-pub mod secrets;
+pub(crate) mod secrets;
 pub mod size;
 pub mod snapshot;
 pub mod status;

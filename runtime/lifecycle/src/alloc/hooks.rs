@@ -107,6 +107,8 @@ pub struct FirstRun {
     pub made: MadeDirs,
     /// Its log files.
     pub logs: LogSlot,
+    /// Its secrets are in memory, where that is possible.
+    pub secrets_in_memory: bool,
 }
 
 impl AllocScope {

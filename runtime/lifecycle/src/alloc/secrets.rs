@@ -2,12 +2,12 @@
 //! secret never reaches the disk.
 //!
 //! ```text
-//! prestart of a task:   no file system there, and nothing in it   ─► tmpfs of its size
-//!                       one is there (an earlier agent's)          ─► stays
-//!                       files are there                            ─► stays on disk: a run may use them
-//! removal:              every one of the allocation is detached, then the directory goes
+//! directories of a task:  no file system there, and nothing in it   ─► tmpfs of its size
+//!   are made              one is there (an earlier agent's)          ─► stays
+//!                         files are there                            ─► stays on disk: a run may use them
+//! removal:                every one of the allocation is detached, then the directory goes
 //! ```
-//! A restart of the machine takes it with everything in it; the next prestart makes an empty one. Mounting
+//! A restart of the machine takes it with everything in it; the next run finds an empty one. Mounting
 //! needs root; where it is refused, the directory stays on disk, for its owner alone, and the log says so.
 
 use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd};
@@ -18,30 +18,45 @@ use rustix::io::Errno;
 use rustix::mount::{MountFlags, UnmountFlags};
 
 use super::dir::at::{DIRECTORY_FLAGS, io_error, is_dots, is_empty, open_child};
-use super::dir::{AllocDir, AllocDirError};
+use super::dir::{AllocDir, AllocDirError, TaskDir};
 use ostler_model::ids::TaskName;
+use ostler_model::job::Task;
+use ostler_model::limits::SECRETS_MB_DEFAULT;
 
 /// Name of the directory in that of a task.
 const SECRETS: &str = "secrets";
 
 /// Where the secrets of a task are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum SecretsPlace {
+enum SecretsPlace {
     /// In memory.
     Memory,
     /// On disk: there were files already, or mounting is not allowed.
     Disk,
 }
 
+/// Make the directories of a task; `memory`: with its secrets there, where that is possible.
+///
+/// # Errors
+/// As [`AllocDir::create_task`].
+pub(crate) fn create_task(
+    dir: &AllocDir,
+    task: &Task,
+    memory: bool,
+) -> Result<TaskDir, AllocDirError> {
+    let made = dir.create_task(&task.name)?;
+    if memory {
+        let size_mb = task.resources.secrets_mb.unwrap_or(SECRETS_MB_DEFAULT);
+        in_memory(dir, &task.name, size_mb)?;
+    }
+    Ok(made)
+}
+
 /// Have the secrets of a task in memory, at most `size_mb` MiB of them.
 ///
 /// # Errors
 /// [`AllocDirError`] when the directory is not there, or cannot be looked at.
-pub fn in_memory(
-    dir: &AllocDir,
-    task: &TaskName,
-    size_mb: u32,
-) -> Result<SecretsPlace, AllocDirError> {
+fn in_memory(dir: &AllocDir, task: &TaskName, size_mb: u32) -> Result<SecretsPlace, AllocDirError> {
     let paths = dir.task(task);
     let of_task = open_child(dir.fd(), task.as_str(), &paths.path)?;
     if is_mount(of_task.as_fd()) {

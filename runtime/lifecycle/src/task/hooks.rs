@@ -1,7 +1,7 @@
 //! What happens around the runs of a task, in a fixed order.
 //!
 //! ```text
-//!   before each run   driver ─► dir ─► secrets ─► payload ─► logs ─► devices ─► artifacts ─► template ─►
+//!   before each run   driver ─► dir ─► payload ─► logs ─► devices ─► artifacts ─► template ─►
 //!                     config ─► modules           first error stops
 //!   after each run    exited, all of them, whatever one says
 //!   at the end        stop, all of them; idempotent
@@ -18,7 +18,6 @@ mod driver;
 mod logs;
 mod modules;
 mod payload;
-mod secrets;
 mod template;
 
 use std::collections::BTreeMap;
@@ -30,7 +29,7 @@ use super::TaskScope;
 use super::env::TaskEnv;
 use super::events;
 use super::handle::Intent;
-use super::notes::{DriverNote, TaskNote};
+use super::notes::{self, DriverNote};
 use super::templates::Templates;
 use crate::alloc::dir::TaskDir;
 use crate::queue;
@@ -82,9 +81,7 @@ pub struct Preparation {
 impl Preparation {
     /// Tell an event of the task while it is prepared. An owner that does not read misses it.
     fn say(&self, event: TaskEvent) {
-        if let Some(notes) = &self.notes {
-            let _full = notes.try_send(Box::new(TaskNote::Hook(event)));
-        }
+        notes::tell(self.notes.as_ref(), event);
     }
 }
 
@@ -215,7 +212,6 @@ pub fn standard() -> Vec<Arc<dyn TaskHook>> {
         vec![
             Arc::new(driver::DriverHook),
             Arc::new(dir::DirHook),
-            Arc::new(secrets::SecretsHook),
             Arc::new(payload::PayloadHook),
             Arc::new(logs::LogsHook),
             Arc::new(devices::DevicesHook),

@@ -39,6 +39,13 @@ impl TaskNote {
     }
 }
 
+/// Tell an event of a task while it is prepared. An owner that does not read misses it.
+pub fn tell(notes: Option<&queue::Sender<DriverNote>>, event: TaskEvent) {
+    if let Some(notes) = notes {
+        let _full = notes.try_send(Box::new(TaskNote::Hook(event)));
+    }
+}
+
 /// Annotation of the first message after some were dropped: how many.
 pub const LOST: &str = "driver_messages_lost";
 

@@ -7,6 +7,7 @@ use tokio::sync::Semaphore;
 
 use super::{AllocHook, AllocScope, FirstRun, HookFailure, HookResult, News};
 use crate::alloc::dir::{AllocDir, AllocDirError};
+use crate::alloc::secrets;
 use ostler_logs::TaskLogs;
 use ostler_model::alloc::Allocation;
 use ostler_model::clock;
@@ -79,7 +80,8 @@ fn make_for_first_runs(dir: &AllocDir, allocation: &Allocation, first: &[FirstRu
     let tasks = allocation.task_group().map(|group| group.tasks.as_slice()).unwrap_or_default();
     for task in tasks {
         let Some(run) = first.iter().find(|run| run.task == task.name) else { continue };
-        let Ok(made) = dir.create_task(&task.name) else { continue };
+        let made = secrets::create_task(dir, task, run.secrets_in_memory);
+        let Ok(made) = made else { continue };
         *run.made.lock().unwrap_or_else(PoisonError::into_inner) = Some((dir.shared(), made));
         if task.lifecycle.is_some() || run.logs.get().is_some() {
             continue;

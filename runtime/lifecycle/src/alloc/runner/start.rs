@@ -197,9 +197,12 @@ impl Members {
                 continue;
             }
             let made = MadeDirs::default();
-            let of_run =
-                FirstRun { task: name.clone(), made: Arc::clone(&made), logs: slot.clone() };
-            first.push(of_run);
+            first.push(FirstRun {
+                task: name.clone(),
+                made: Arc::clone(&made),
+                logs: slot.clone(),
+                secrets_in_memory: config.secrets_in_memory,
+            });
             let (gate, gate_seen) = watch::channel(Gate::Closed);
             let scope = TaskScope {
                 allocation: Arc::clone(&config.allocation),

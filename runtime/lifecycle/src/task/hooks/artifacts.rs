@@ -11,11 +11,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use super::{HookError, Preparation, TaskHook};
+use super::{HookError, Preparation, TaskHook, config};
 use crate::alloc::bring::bring;
-use crate::task::env::{EnvInput, TaskDirs, TaskEnv};
-use crate::task::notes::TaskNote;
-use crate::task::{TaskScope, events};
+use crate::task::env::TaskEnv;
+use crate::task::{TaskScope, events, notes};
 use ostler_model::artifact::{
     ArtifactAsk, ArtifactDestination, ArtifactError, ArtifactSource, Artifacts, FetchProgress,
     TaskArtifact, TaskView, destination, shown_source,
@@ -106,21 +105,7 @@ fn wanted(
     preparation: &Preparation,
     have: &BTreeSet<usize>,
 ) -> Result<Vec<Wanted>, HookError> {
-    let (Some(driver), Some(task_dir)) = (&preparation.driver, &preparation.task_dir) else {
-        return Err(HookError::setup("driver and task directory come before the artifacts"));
-    };
-    let wrong = |error: &(dyn std::error::Error + 'static)| HookError::setup(causes::chain(error));
-    let isolation = driver.capabilities().fs_isolation;
-    let dirs = TaskDirs::new(isolation, &preparation.alloc_dir, &task_dir.path);
-    let dirs = dirs.map_err(|error| wrong(&error))?;
-    let env = TaskEnv::build(&EnvInput {
-        alloc: &scope.allocation,
-        task: &scope.task,
-        node: &scope.node,
-        dirs: &dirs,
-        hook_env: &preparation.reservation.env,
-    });
-    let env = env.map_err(|error| wrong(&error))?;
+    let (dirs, env) = (config::dirs(preparation)?, config::environment(scope, preparation)?);
     let view = TaskView {
         task: &scope.task.name,
         alloc: &dirs.alloc,
@@ -201,7 +186,7 @@ pub(super) fn progress(
     preparation: &Preparation,
     shown: String,
 ) -> FetchProgress {
-    let (notes, clock) = (preparation.notes.clone(), scope.clock.clone());
+    let (channel, clock) = (preparation.notes.clone(), scope.clock.clone());
     let (watch, last) = (Stopwatch::start(), AtomicU64::new(0));
     Arc::new(move |bytes, of| {
         let now = u64::try_from(watch.elapsed().as_millis()).unwrap_or(u64::MAX);
@@ -210,11 +195,8 @@ pub(super) fn progress(
             return;
         }
         last.store(now, Ordering::Relaxed);
-        if let Some(notes) = &notes {
-            let event = events::artifact_progress(clock.now(), &shown, bytes, of);
-            // An owner that does not read misses no more than this.
-            let _full = notes.try_send(Box::new(TaskNote::Hook(event)));
-        }
+        let event = events::artifact_progress(clock.now(), &shown, bytes, of);
+        notes::tell(channel.as_ref(), event);
     })
 }
 

@@ -46,22 +46,26 @@ impl TaskHook for ConfigHook {
     }
 }
 
+/// The task's directories as it sees them.
+pub(super) fn dirs(preparation: &Preparation) -> Result<TaskDirs, HookError> {
+    let (Some(driver), Some(task_dir)) = (&preparation.driver, &preparation.task_dir) else {
+        return Err(HookError::setup("driver and task directory come before config"));
+    };
+    let isolation = driver.capabilities().fs_isolation;
+    TaskDirs::new(isolation, &preparation.alloc_dir, &task_dir.path)
+        .map_err(|e| HookError::setup(causes::chain(&e)))
+}
+
 /// The environment of the task before that of its templates.
 pub(super) fn environment(
     scope: &TaskScope,
     preparation: &Preparation,
 ) -> Result<TaskEnv, HookError> {
-    let (Some(driver), Some(task_dir)) = (&preparation.driver, &preparation.task_dir) else {
-        return Err(HookError::setup("driver and task directory come before config"));
-    };
-    let isolation = driver.capabilities().fs_isolation;
-    let dirs = TaskDirs::new(isolation, &preparation.alloc_dir, &task_dir.path)
-        .map_err(|e| HookError::setup(causes::chain(&e)))?;
     TaskEnv::build(&EnvInput {
         alloc: &scope.allocation,
         task: &scope.task,
         node: &scope.node,
-        dirs: &dirs,
+        dirs: &dirs(preparation)?,
         hook_env: &preparation.reservation.env,
     })
     .map_err(|e| HookError::setup(causes::chain(&e)))

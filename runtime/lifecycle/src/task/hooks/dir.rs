@@ -5,6 +5,7 @@ use std::sync::PoisonError;
 
 use super::{HookError, Preparation, TaskHook};
 use crate::alloc::dir::AllocDir;
+use crate::alloc::secrets;
 use crate::task::TaskScope;
 use ostler_model::ports::BoxFuture;
 
@@ -22,7 +23,8 @@ impl TaskHook for DirHook {
     ) -> BoxFuture<'a, Result<(), HookError>> {
         Box::pin(async move {
             let (root, id, task) =
-                (scope.alloc_root.clone(), scope.allocation.id, scope.task.name.clone());
+                (scope.alloc_root.clone(), scope.allocation.id, scope.task.clone());
+            let in_memory = scope.secrets_in_memory;
             let made = scope.made.lock().unwrap_or_else(PoisonError::into_inner).take();
             if let Some((shared, task_dir)) = made {
                 preparation.alloc_dir = shared;
@@ -31,7 +33,7 @@ impl TaskHook for DirHook {
             }
             let build = ostler_model::clock::blocking(move || {
                 let dir = AllocDir::open(&root, id)?;
-                let task_dir = dir.create_task(&task)?;
+                let task_dir = secrets::create_task(&dir, &task, in_memory)?;
                 Ok::<_, crate::alloc::dir::AllocDirError>((dir.shared(), task_dir))
             });
             let (shared, task_dir) =

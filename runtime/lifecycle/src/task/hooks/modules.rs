@@ -8,8 +8,7 @@ use std::time::Duration;
 
 use super::artifacts::{failed, fetcher, progress};
 use super::{HookError, Preparation, TaskHook};
-use crate::task::notes::TaskNote;
-use crate::task::{TaskScope, events};
+use crate::task::{TaskScope, events, notes};
 use ostler_model::artifact::{
     ArtifactAsk, ArtifactError, ArtifactMode, ArtifactSource, FetchProgress, shown_source,
 };
@@ -70,13 +69,11 @@ async fn modules(scope: &TaskScope, preparation: &mut Preparation) -> Result<(),
 
 /// Says that something is fetched when that begins: what is kept is there without a word.
 fn begun(scope: &TaskScope, preparation: &Preparation, progress: FetchProgress) -> FetchProgress {
-    let (notes, clock, said) =
+    let (channel, clock, said) =
         (preparation.notes.clone(), scope.clock.clone(), AtomicBool::new(false));
     Arc::new(move |bytes, of| {
-        if let Some(notes) = notes.as_ref().filter(|_| !said.swap(true, Ordering::Relaxed)) {
-            let event = events::downloading_artifacts(clock.now());
-            // An owner that does not read misses no more than this.
-            let _full = notes.try_send(Box::new(TaskNote::Hook(event)));
+        if !said.swap(true, Ordering::Relaxed) {
+            notes::tell(channel.as_ref(), events::downloading_artifacts(clock.now()));
         }
         progress(bytes, of);
     })

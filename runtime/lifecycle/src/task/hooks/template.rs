@@ -5,9 +5,7 @@ use std::sync::Arc;
 
 use super::{HookError, Preparation, TaskHook, config};
 use crate::task::TaskScope;
-use crate::task::env::TaskDirs;
 use crate::task::templates::{RenderError, Rendering, Templates};
-use ostler_model::causes;
 use ostler_model::clock;
 use ostler_model::ports::{BoxFuture, FsIsolation};
 use ostler_model::template::ChangeMode;
@@ -45,8 +43,8 @@ impl TaskHook for TemplateHook {
 }
 
 fn rendering(scope: &TaskScope, preparation: &Preparation) -> Result<Rendering, HookError> {
-    let (Some(driver), Some(task_dir)) = (&preparation.driver, &preparation.task_dir) else {
-        return Err(HookError::setup("driver and task directory come before template"));
+    let Some(driver) = &preparation.driver else {
+        return Err(HookError::setup("the driver comes before template"));
     };
     let capabilities = driver.capabilities();
     // Before it runs: what its change mode asks for could not be done.
@@ -63,16 +61,13 @@ fn rendering(scope: &TaskScope, preparation: &Preparation) -> Result<Rendering, 
             )));
         }
     }
-    let isolation = capabilities.fs_isolation;
-    let dirs = TaskDirs::new(isolation, &preparation.alloc_dir, &task_dir.path)
-        .map_err(|e| HookError::setup(causes::chain(&e)))?;
     Ok(Rendering {
         task: scope.task.clone(),
         alloc_root: scope.alloc_root.clone(),
         alloc: scope.allocation.id,
         env: config::environment(scope, preparation)?,
-        dirs,
-        isolated: isolation != FsIsolation::None,
+        dirs: config::dirs(preparation)?,
+        isolated: capabilities.fs_isolation != FsIsolation::None,
     })
 }
 
