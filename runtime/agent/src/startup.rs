@@ -31,6 +31,7 @@ use ostler_control::{ControlOptions, SubmitError, ports};
 use ostler_device::manager::{DeviceManager, DeviceOptions};
 use ostler_health::refresh::Refresher;
 use ostler_jobsdir::{FilesOnDisk, JobsDir};
+use ostler_lifecycle::services::NodeServices;
 use ostler_model::attribute::Scalar;
 use ostler_model::clock::{self, Stopwatch};
 use ostler_model::config::{ClientConfig, GcConfig};
@@ -131,6 +132,7 @@ pub(super) async fn begin(options: AgentOptions, open: OpenState) -> Result<Begu
     let jobs_dir = options.config.jobs_dir.clone().filter(|_| !embedded);
     let state_age = state.opened().age;
     let kill = services.clone();
+    let node_services = NodeServices::new(found.index());
     let (control, owner) = ostler_control::spawn(ControlOptions {
         data_dir: data_dir.clone(),
         node: node.clone(),
@@ -148,6 +150,7 @@ pub(super) async fn begin(options: AgentOptions, open: OpenState) -> Result<Begu
         rng: options.rng.clone(),
         recorded_index: found.index(),
         holds: live.holds(&data_dir),
+        services: node_services.clone(),
         other_nodes: options.other_nodes.clone(),
     });
     devices.set_book(control.ledger_book());
@@ -166,6 +169,7 @@ pub(super) async fn begin(options: AgentOptions, open: OpenState) -> Result<Begu
         devices,
         workloads,
         services,
+        node_services,
         state,
         control,
         owner: Mutex::new(Some(owner)),

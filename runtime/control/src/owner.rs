@@ -30,6 +30,7 @@ use ostler_device::manager::DeviceManager;
 use ostler_lifecycle::alloc::{
     AllocHandle, AllocPhase, DiskMeter, DiskWatch, PhaseWatch, RestoredAlloc,
 };
+use ostler_lifecycle::services::NodeServices;
 use ostler_lifecycle::task::env::NodeFacts;
 use ostler_model::alloc::AllocState;
 use ostler_model::clock::{self, Clock, Stopwatch};
@@ -72,6 +73,8 @@ pub struct ControlOptions {
     pub recorded_index: u64,
     /// Runs that live and that nobody owns.
     pub holds: Holds,
+    /// Which services run.
+    pub services: NodeServices,
     /// The other nodes of the cluster that this is a node of.
     pub other_nodes: Option<Arc<dyn OtherNodes>>,
 }

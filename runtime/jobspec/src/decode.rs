@@ -4,6 +4,7 @@
 //! as not given.
 
 pub(crate) mod agent;
+pub(crate) mod check;
 mod client;
 pub(crate) mod constraint;
 mod grants;

@@ -32,6 +32,7 @@ pub mod resources;
 pub mod rng;
 pub mod saved;
 pub mod server_address;
+pub mod service;
 pub mod session;
 pub mod shown;
 pub mod signal;

@@ -12,6 +12,7 @@ mod engines;
 mod guest;
 mod moved;
 mod nomad_plugin;
+mod services;
 
 pub use api::*;
 pub use cluster::*;
@@ -20,6 +21,7 @@ pub use engines::*;
 pub use guest::*;
 pub use moved::*;
 pub use nomad_plugin::*;
+pub use services::*;
 
 /// One kibibyte in bytes.
 pub const KIB: u64 = 1024;

@@ -173,6 +173,8 @@ impl Owner {
             kill_timeout_max: KILL_TIMEOUT_MAX,
             previous,
             disk_watch: self.disk_watch.clone(),
+            services: options.services.clone(),
+            host_ip: options.node.current().host_ip.to_string().into(),
             other_nodes: options.other_nodes.clone(),
         }
     }
