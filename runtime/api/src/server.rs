@@ -35,6 +35,7 @@ mod params;
 mod plugins;
 mod reply;
 mod router;
+mod services;
 mod socket;
 mod wait;
 

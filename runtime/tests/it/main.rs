@@ -66,6 +66,7 @@ mod polled;
 mod quarantine;
 mod real_programs;
 mod run_command;
+mod service_checks;
 mod services;
 mod starting;
 mod state_back;

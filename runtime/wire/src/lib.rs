@@ -15,6 +15,7 @@ mod file;
 mod job;
 mod node;
 mod resources;
+mod service;
 mod stats;
 
 use std::borrow::Cow;
@@ -28,6 +29,7 @@ pub use node::*;
 pub use resources::*;
 use serde::de::IgnoredAny;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
+pub use service::*;
 pub use stats::*;
 
 /// A text, borrowed by who writes it.
