@@ -50,6 +50,7 @@ use ostler_control::ControlHandle;
 use ostler_device::manager::DeviceManager;
 use ostler_jobsdir::JobsDir;
 use ostler_jobspec::suggest;
+use ostler_lifecycle::services::NodeServices;
 use ostler_model::clock::Clock;
 use ostler_model::config::AgentConfig;
 use ostler_model::held_once::HeldOnce;
@@ -85,7 +86,7 @@ pub use ostler_device::matching::{DeviceAffinity, DeviceCandidate, DeviceOutcome
 pub use ostler_health::meter::PluginActivity;
 pub use ostler_health::policy::{PluginState, Quarantine};
 pub use ostler_jobsdir::{JobsDirEntry, JobsDirReport};
-pub use ostler_lifecycle::alloc::RestartScope;
+pub use ostler_lifecycle::alloc::{CheckId, CheckResult, RestartScope};
 pub use ostler_state::{DataDirLock, Holder, LockError};
 
 pub use inspect::STATE_FILE;
@@ -190,6 +191,8 @@ struct Inner {
     devices: DeviceManager,
     workloads: Arc<dyn Workloads>,
     services: HostServices,
+    /// Which services of allocations run.
+    node_services: NodeServices,
     state: StateStore,
     /// The owner of jobs and allocations.
     control: ControlHandle,
@@ -236,6 +239,12 @@ impl AgentHandle {
     #[must_use]
     pub fn node(&self) -> Arc<NodeView> {
         self.0.node.current()
+    }
+
+    /// The services that run on this node.
+    #[must_use]
+    pub fn services(&self) -> &NodeServices {
+        &self.0.node_services
     }
 
     /// Every plugin that was looked at, with its fate at the start; [`AgentHandle::plugins_now`] has

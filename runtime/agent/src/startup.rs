@@ -31,6 +31,7 @@ use ostler_control::{ControlOptions, SubmitError, ports};
 use ostler_device::manager::{DeviceManager, DeviceOptions};
 use ostler_health::refresh::Refresher;
 use ostler_jobsdir::{FilesOnDisk, JobsDir};
+use ostler_lifecycle::services::NodeServices;
 use ostler_model::attribute::Scalar;
 use ostler_model::clock::{self, Stopwatch};
 use ostler_model::config::{ClientConfig, GcConfig};
@@ -134,6 +135,7 @@ pub(super) async fn begin(options: AgentOptions, open: OpenState) -> Result<Begu
     let state_age = state.opened().age;
     let kill = services.clone();
     let kill_timeout_max = options.config.client.max_kill_timeout.unwrap_or(KILL_TIMEOUT_MAX);
+    let node_services = NodeServices::new(found.index());
     let (control, owner) = ostler_control::spawn(ControlOptions {
         data_dir: data_dir.clone(),
         node: node.clone(),
@@ -155,6 +157,7 @@ pub(super) async fn begin(options: AgentOptions, open: OpenState) -> Result<Begu
         recorded_index: found.index(),
         holds: live.holds(&data_dir),
         kill_timeout_max,
+        services: node_services.clone(),
         other_nodes: options.other_nodes.clone(),
     });
     devices.set_book(control.ledger_book());
@@ -174,6 +177,7 @@ pub(super) async fn begin(options: AgentOptions, open: OpenState) -> Result<Begu
         devices,
         workloads,
         services,
+        node_services,
         state,
         control,
         owner: Mutex::new(Some(owner)),

@@ -36,6 +36,7 @@ mod params;
 mod plugins;
 mod reply;
 mod router;
+mod services;
 mod socket;
 mod wait;
 

@@ -11,6 +11,7 @@ pub(super) mod nomad_plugin;
 pub(super) mod plugin;
 pub(super) mod plugin_check;
 pub(super) mod servers;
+pub(super) mod service;
 pub(super) mod state;
 pub(super) mod trust;
 
@@ -103,6 +104,9 @@ pub(super) enum Command {
     /// Work with allocations: the instances of task groups
     #[command(subcommand)]
     Alloc(AllocCommand),
+    /// Show the services that run: names, tags, addresses
+    #[command(subcommand)]
+    Service(service::ServiceCommand),
     /// Remove allocations that have ended
     Gc(GcArgs),
     /// Work with plugins

@@ -49,6 +49,7 @@ mod printer;
 mod progress;
 mod report;
 mod run;
+mod service;
 mod shell;
 mod start;
 mod stat_values;
@@ -154,6 +155,7 @@ async fn dispatch(cli: Cli, terminal: Terminal) -> Exit {
         Command::Job(command) => job::run(&command, terminal).await,
         Command::Deployment(command) => deployment::run(&command, terminal).await,
         Command::Alloc(command) => alloc::run(&command, verbose, terminal).await,
+        Command::Service(command) => service::run(&command, verbose, terminal).await,
         Command::Gc(args) => alloc::gc::gc(&args, terminal).await,
         Command::Plugin(command) => of_plugins(&command, terminal).await,
         Command::Device(command) => device::run(&command, terminal).await,

@@ -56,6 +56,8 @@ pub(crate) fn read_from(method: &str, body: &Value) -> Option<(String, &'static 
             let task = given(body, "Task");
             (format!("/v1/client/allocation/{alloc}/stats?task={task}"), "Stats")
         }
+        // Of servers since 1.4.
+        "Allocations.Checks" => (format!("/v1/client/allocation/{alloc}/checks"), "Results"),
         "ClientStats.Stats" => ("/v1/client/stats".to_owned(), "HostStats"),
         _ => return None,
     })

@@ -31,6 +31,7 @@ use ostler_device::manager::DeviceManager;
 use ostler_lifecycle::alloc::{
     AllocHandle, AllocPhase, DiskMeter, DiskWatch, PhaseWatch, RestoredAlloc,
 };
+use ostler_lifecycle::services::NodeServices;
 use ostler_lifecycle::task::env::NodeFacts;
 use ostler_model::alloc::AllocState;
 use ostler_model::artifact::Artifacts;
@@ -80,6 +81,8 @@ pub struct ControlOptions {
     pub holds: Holds,
     /// Longest `kill_timeout` that is waited for.
     pub kill_timeout_max: Duration,
+    /// Which services run.
+    pub services: NodeServices,
     /// The other nodes of the cluster that this is a node of.
     pub other_nodes: Option<Arc<dyn OtherNodes>>,
 }

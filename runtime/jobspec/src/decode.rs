@@ -5,6 +5,7 @@
 
 pub(crate) mod agent;
 pub(crate) mod artifact;
+pub(crate) mod check;
 mod client;
 pub(crate) mod constraint;
 mod grants;

@@ -1,10 +1,14 @@
 //! Job → JSON as Nomad's API has it: its names, units (nanoseconds, MHz, MiB) and the fields that
 //! are always there. What is read back from it is the same job.
 
+#[path = "encode_services.rs"]
+mod services;
+
 use std::time::Duration;
 
 use serde_json::Value;
 
+use self::services::service;
 use crate::decode::artifact::ArtifactKeys;
 use crate::decode::constraint::{AffinityKeys, ConstraintKeys};
 use crate::decode::group::{GroupKeys, NetworkKeys, PortKeys};
@@ -12,7 +16,6 @@ use crate::decode::health::UpdateKeys;
 use crate::decode::job::{JobKeys, REGION};
 use crate::decode::reschedule::RescheduleKeys;
 use crate::decode::resources::{DeviceKeys, ResourceKeys};
-use crate::decode::service::{CheckKeys, CheckType, ServiceKeys};
 use crate::decode::task::TaskKeys;
 use crate::decode::template;
 use crate::diagnostic::Span;
@@ -20,8 +23,8 @@ use crate::keys::{Free, Keys as _};
 use crate::tree::Key;
 use ostler_model::artifact::TaskArtifact;
 use ostler_model::job::{
-    Check, CheckKind, Constraint, HealthPolicy, Job, JobKind, NetworkSpec, PortSpec, RestartPolicy,
-    Service, Task, TaskGroup,
+    Constraint, HealthPolicy, Job, JobKind, NetworkSpec, PortSpec, RestartPolicy, Service, Task,
+    TaskGroup,
 };
 use ostler_model::resources::{DeviceRequest, Resources};
 use ostler_model::rollout::{ReschedulePolicy, UpdatePolicy};
@@ -174,34 +177,6 @@ fn update_of_job(job: JobKind) -> UpdateKeys {
 fn reschedule(policy: ReschedulePolicy, job: JobKind) -> Option<RescheduleKeys> {
     let every = matches!(job, JobKind::System | JobKind::Sysbatch);
     (!every).then(|| policy.into())
-}
-
-fn service(service: &Service) -> ServiceKeys {
-    ServiceKeys {
-        name: service.name.clone().into(),
-        port: service.port.clone().into(),
-        task: service.task.as_ref().map(ToString::to_string).into(),
-        provider: "nomad".to_owned().into(),
-        checks: service.checks.iter().map(check).collect(),
-        ..ServiceKeys::default()
-    }
-}
-
-fn check(check: &Check) -> CheckKeys {
-    let (kind, method, path) = match &check.kind {
-        CheckKind::Tcp => (CheckType::Tcp, None, None),
-        CheckKind::Http { method, path } => (CheckType::Http, Some(method), Some(path)),
-    };
-    CheckKeys {
-        name: check.name.clone().into(),
-        kind: kind.into(),
-        path: path.cloned().into(),
-        method: method.cloned().into(),
-        port: check.port.clone().into(),
-        interval: check.interval.into(),
-        timeout: check.timeout.into(),
-        ..CheckKeys::default()
-    }
 }
 
 fn resources(resources: &Resources) -> ResourceKeys {

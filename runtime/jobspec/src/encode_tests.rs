@@ -205,26 +205,106 @@ fn artifact(user: &Option<String>) -> TaskArtifact {
     }
 }
 
+fn tls() -> impl Strategy<Value = Option<CheckTls>> {
+    let given = (any::<bool>(), prop::option::of("[a-z]{1,5}[.]example"));
+    prop::option::of(
+        given.prop_map(|(skip_verify, server_name)| CheckTls { skip_verify, server_name }),
+    )
+}
+
+fn http() -> impl Strategy<Value = CheckKind> {
+    let headers = prop::collection::btree_map(
+        "[A-Za-z-]{1,6}",
+        prop::collection::vec("[ -~]{0,6}", 0..3),
+        0..3,
+    );
+    let method = prop::sample::select(vec!["GET", "POST"]);
+    (method, "/[a-z?=]{0,6}", tls(), headers, "[ -~]{0,8}").prop_map(
+        |(method, path, tls, headers, body)| {
+            let http = HttpCheck { tls, headers, body, ..HttpCheck::new(method, &path) };
+            CheckKind::Http(Box::new(http))
+        },
+    )
+}
+
+fn grpc() -> impl Strategy<Value = CheckKind> {
+    ("[a-z.]{0,6}", tls()).prop_map(|(service, tls)| CheckKind::Grpc { service, tls })
+}
+
+fn check_restart() -> impl Strategy<Value = Option<CheckRestart>> {
+    let given = (1..9_u32, nanos(0..90 * SECOND), any::<bool>());
+    prop::option::of(given.prop_map(|(limit, grace, ignore_warnings)| CheckRestart {
+        limit,
+        grace,
+        ignore_warnings,
+    }))
+}
+
+fn check(in_group: bool) -> impl Strategy<Value = Check> {
+    let script = ("/[a-z]{1,5}", prop::collection::vec("[ -~]{1,5}", 0..3))
+        .prop_map(|(command, args)| CheckKind::Script { command, args });
+    let kind = prop_oneof![Just(CheckKind::Tcp), http(), grpc(), script];
+    let status = prop::sample::select(vec![
+        CheckStatus::Pending,
+        CheckStatus::Passing,
+        CheckStatus::Warning,
+        CheckStatus::Critical,
+    ]);
+    let on_update = prop::sample::select(vec![
+        OnUpdate::RequireHealthy,
+        OnUpdate::IgnoreWarnings,
+        OnUpdate::Ignore,
+    ]);
+    let counts = [0..5_u32, 0..5_u32, 0..5_u32];
+    let more = (status, on_update, counts, check_restart());
+    (kind, nanos(SECOND..90 * SECOND), any::<bool>(), more).prop_map(
+        move |(kind, interval, own, (initial, on_update, counts, restart))| {
+            let script = !kind.needs_port();
+            let [success, critical, warning] = if script { [0; 3] } else { counts };
+            let name = |text: &str| TaskName::new(text).unwrap();
+            Check {
+                port: (own && !script).then(|| "dynamic".to_owned()),
+                address_mode: (own && !script).then_some(AddressMode::Host),
+                initial,
+                on_update,
+                success_before_passing: success,
+                failures_before_critical: critical,
+                failures_before_warning: warning,
+                restart,
+                task: (in_group && script).then(|| name("side")),
+                ..Check::new(format!("a check ({own})"), kind, interval, Duration::from_secs(1))
+            }
+        },
+    )
+}
+
 fn service(task: Option<&'static str>) -> impl Strategy<Value = Service> {
-    let http = prop::sample::select(vec!["GET", "POST"]).prop_map(|method| CheckKind::Http {
-        method: method.to_owned(),
-        path: "/x?y=%20".to_owned(),
-    });
-    let check =
-        (prop_oneof![Just(CheckKind::Tcp), http], nanos(SECOND..90 * SECOND), any::<bool>())
-            .prop_map(|(kind, interval, own)| Check {
-                name: format!("a check ({own})"),
-                kind,
-                port: own.then(|| "dynamic".to_owned()),
-                interval,
-                timeout: interval / 3,
-            });
-    prop::collection::vec(check, 0..2).prop_map(move |checks| Service {
-        name: "web-${NOMAD_ALLOC_INDEX}".to_owned(),
-        port: Some("fixed".to_owned()),
-        task: task.map(|name| TaskName::new(name).unwrap()),
-        checks,
-    })
+    let checks = prop::collection::vec(check(task.is_none()), 0..2);
+    let words = || prop::collection::vec("[a-z ]{1,5}", 0..3);
+    let port = prop::sample::select(vec!["fixed", "8080", "${NOMAD_PORT_x}"]);
+    let address = prop::option::of("[a-z]{1,5}");
+    let runs_in = any::<bool>();
+    (checks, words(), words(), texts(), texts(), port, address, runs_in).prop_map(
+        move |(checks, tags, canary_tags, meta, canary_meta, port, address, runs_in)| {
+            let name = |text: &str| TaskName::new(text).unwrap();
+            Service {
+                name: "s".to_owned(),
+                port: Some(port.to_owned()),
+                task: task.map(name),
+                runs_in: (task.is_none() && runs_in).then(|| name("main")),
+                tags,
+                canary_tags,
+                meta,
+                canary_meta,
+                address_mode: match address {
+                    Some(_) => AddressMode::Auto,
+                    None => AddressMode::Host,
+                },
+                address,
+                checks,
+            }
+        },
+    )
 }
 
 fn health() -> impl Strategy<Value = HealthPolicy> {

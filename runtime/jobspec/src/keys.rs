@@ -25,7 +25,7 @@ use crate::tree::{self, Key};
 use crate::tree::{Value, ValueKind};
 use crate::units::parse_duration;
 pub(crate) use items::{Entry, Items};
-pub(crate) use kinds::{Free, Given, Kind, Over, Texts};
+pub(crate) use kinds::{Free, Given, Kind, Over, TextListMap, Texts};
 pub(crate) use scalars::{Arguments, Scalar, choice, keyword, text};
 
 /// Where problems go and how values are written.
@@ -127,6 +127,8 @@ pub(crate) enum Shape {
     TextLists,
     /// `env`, `meta`: names with texts, as a block or as an object.
     TextMap,
+    /// `header`: names with lists of texts, as a block or as an object; one text is a list of one.
+    TextListMap,
     /// `config`: anything, as a block or as an object; the driver checks it.
     Free,
     /// One value, whatever it is.

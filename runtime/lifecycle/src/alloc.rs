@@ -8,7 +8,8 @@
 //!     └── watch<AllocState>, watch<AllocPhase> ◄── machine ── effects ► hooks, gates, task owners
 //! ```
 //! [`machine`] decides (pure), with [`coordinator`] (which tasks may start) and [`status`] (what the
-//! task states mean); [`runner`] acts. [`health`] judges (pure), with what [`checks`] finds.
+//! task states mean); [`runner`] acts. [`services`] are listed while they are there; [`health`] judges
+//! (pure), with what their [`checks`] find.
 //! [`ostler_model::alloc::Allocation`] is what was asked, and changes only by a newer copy of it, as
 //! far as [`update`] says; [`AllocState`] is what is.
 
@@ -26,6 +27,7 @@ mod phases;
 pub(crate) mod remove;
 pub mod runner;
 pub(crate) mod secrets;
+pub mod services;
 pub mod size;
 pub mod snapshot;
 pub mod status;
@@ -40,6 +42,7 @@ use tokio::sync::oneshot;
 
 use crate::by_task::ByTask;
 use crate::queue;
+use crate::services::NodeServices;
 use crate::task::env::NodeFacts;
 use crate::task::{ExecRequest, LogSlot, RequestError, RestoredTask, TaskHandle};
 use crate::watch;
@@ -57,6 +60,7 @@ use ostler_model::task::Usage;
 use ostler_state::StateStore;
 
 pub use self::disk_watch::DiskWatch;
+pub use self::health::{CheckId, CheckResult};
 use self::hooks::HookTimes;
 pub use self::hooks::{HookKind, HookTime};
 pub use self::machine::AllocPhase;
@@ -93,6 +97,10 @@ pub struct AllocRunnerConfig {
     pub previous: Vec<PreviousAlloc>,
     /// Watches over what it has on disk.
     pub disk_watch: DiskWatch,
+    /// The list of the node's services.
+    pub services: NodeServices,
+    /// Address of the node for ports of services that are numbers.
+    pub host_ip: Arc<str>,
     /// The other nodes of the cluster that this is a node of.
     pub other_nodes: Option<Arc<dyn OtherNodes>>,
 }
@@ -211,6 +219,7 @@ pub struct AllocHandle {
     logs: Arc<ByTask<LogSlot>>,
     logs_changed: watch::Subscriber<u64>,
     times: HookTimes,
+    checks: watch::Subscriber<Arc<[CheckResult]>>,
 }
 
 impl AllocHandle {
@@ -388,6 +397,12 @@ impl AllocHandle {
             used.extend(task.usage().await.map(|usage| (name.clone(), usage)));
         }
         used
+    }
+
+    /// What the checks of its services say, as far as those are there now; in file order.
+    #[must_use]
+    pub fn checks(&self) -> Arc<[CheckResult]> {
+        Arc::clone(&self.checks.borrow())
     }
 
     /// How its hooks went: an entry for each hook and kind of call.

@@ -13,6 +13,7 @@ pub mod alloc;
 pub mod by_task;
 mod kinds;
 pub mod queue;
+pub mod services;
 pub mod task;
 pub mod watch;
 

@@ -181,12 +181,23 @@ impl LogSlot {
 /// What the owner can be asked. Boxed in the queue, which has room for 32 at once from the start on.
 pub(crate) enum Request {
     Kill(KillRequest),
-    Restart { reason: String, force: bool, reply: oneshot::Sender<Result<(), RequestError>> },
+    Restart { reason: String, how: RestartHow, reply: oneshot::Sender<Result<(), RequestError>> },
     Signal { signal: String, reply: oneshot::Sender<Result<(), RequestError>> },
     Exec(ExecRequest),
     Note(TaskEvent),
     Finish,
     Shutdown,
+}
+
+/// Which restart of a task.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum RestartHow {
+    /// Of a run that is alive; somebody asked for it.
+    Asked,
+    /// The same because of a check: by the restart policy.
+    Unhealthy,
+    /// Whatever the state.
+    Forced,
 }
 
 /// A command to be run inside the task.
@@ -346,7 +357,16 @@ impl TaskHandle {
     /// # Errors
     /// When the task does not run.
     pub async fn restart(&self, reason: &str) -> Result<(), RequestError> {
-        self.ask(|reply| Request::Restart { reason: reason.to_owned(), force: false, reply }).await
+        self.restart_how(reason, RestartHow::Asked).await
+    }
+
+    /// As [`TaskHandle::restart`], as a failure of the task: the restart policy says whether and when it
+    /// starts again.
+    ///
+    /// # Errors
+    /// As [`TaskHandle::restart`].
+    pub async fn restart_unhealthy(&self, reason: &str) -> Result<(), RequestError> {
+        self.restart_how(reason, RestartHow::Unhealthy).await
     }
 
     /// Start the task anew whatever its state: a run that is alive is ended first, a restart delay
@@ -356,7 +376,12 @@ impl TaskHandle {
     /// # Errors
     /// When the owner is gone.
     pub async fn force_restart(&self, reason: &str) -> Result<(), RequestError> {
-        self.ask(|reply| Request::Restart { reason: reason.to_owned(), force: true, reply }).await
+        self.restart_how(reason, RestartHow::Forced).await
+    }
+
+    async fn restart_how(&self, reason: &str, how: RestartHow) -> Result<(), RequestError> {
+        let reason = reason.to_owned();
+        self.ask(|reply| Request::Restart { reason, how, reply }).await
     }
 
     /// Send a signal by name.

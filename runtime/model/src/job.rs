@@ -14,6 +14,11 @@ use super::resources::Resources;
 use super::rollout::{ReschedulePolicy, UpdatePolicy};
 use super::template::TaskTemplate;
 
+pub use super::service::{
+    AddressMode, Check, CheckKind, CheckRestart, CheckStatus, CheckTls, HttpCheck, OnUpdate,
+    Service,
+};
+
 /// What kind of work a job is; decides restart defaults and what an exit means.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -182,49 +187,6 @@ impl Default for HealthPolicy {
             healthy_deadline: Duration::from_secs(5 * 60),
         }
     }
-}
-
-/// Something an allocation offers to others.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Service {
-    /// Its name; `${…}` not yet replaced.
-    pub name: String,
-    /// Label of the port it is reached at.
-    pub port: Option<String>,
-    /// The task that offers it; absent: the group as a whole.
-    pub task: Option<TaskName>,
-    /// All must pass.
-    pub checks: Vec<Check>,
-}
-
-/// How the node asks whether a service works.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Check {
-    /// For people; unique in its service.
-    pub name: String,
-    /// What is asked.
-    pub kind: CheckKind,
-    /// Label of the port; the service's unless given.
-    pub port: Option<String>,
-    /// From one question to the next.
-    pub interval: Duration,
-    /// How long an answer may take.
-    pub timeout: Duration,
-}
-
-/// See [`Check`].
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum CheckKind {
-    /// A connection is accepted.
-    Tcp,
-    /// An HTTP request is answered with a status from 200 to 299.
-    Http {
-        /// `GET` unless given.
-        method: String,
-        /// Begins with a slash; may have a query.
-        path: String,
-    },
 }
 
 /// One program under one driver.

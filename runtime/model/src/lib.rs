@@ -35,6 +35,7 @@ pub mod rng;
 pub mod rollout;
 pub mod saved;
 pub mod server_address;
+pub mod service;
 pub mod session;
 pub mod shown;
 pub mod signal;

@@ -13,6 +13,7 @@ mod engines;
 mod guest;
 mod moved;
 mod nomad_plugin;
+mod services;
 mod template;
 
 pub use api::*;
@@ -23,6 +24,7 @@ pub use engines::*;
 pub use guest::*;
 pub use moved::*;
 pub use nomad_plugin::*;
+pub use services::*;
 pub use template::*;
 
 /// One kibibyte in bytes.

@@ -70,7 +70,7 @@ async fn names(client: &Client, id: &str) -> [(String, &'static str); 3] {
     [(id.to_owned(), "<alloc>"), (id[..8].to_owned(), "<alloc>"), (port, "<port>")]
 }
 
-/// A service with a port that holds a device.
+/// A service with a port that holds a device; a script says that it works.
 const JOB: &str = r#"job "web" {
   group "g" {
     network {
@@ -85,6 +85,22 @@ const JOB: &str = r#"job "web" {
       config {
         command = "/bin/sh"
         args    = ["-c", "trap : USR1; echo hello; while :; do sleep 1; done"]
+      }
+      service {
+        name = "web-${NOMAD_ALLOC_INDEX}"
+        port = "http"
+        tags = ["green", "urlprefix-/"]
+        meta {
+          version = "1"
+        }
+        check {
+          name     = "alive"
+          type     = "script"
+          command  = "/bin/echo"
+          args     = ["well"]
+          interval = "2s"
+          timeout  = "30s"
+        }
       }
       resources {
         cpu    = 20
@@ -112,6 +128,7 @@ static VARIES: LazyLock<Vec<(Regex, &str)>> = LazyLock::new(|| {
         (r"\b(end-run|supervisor|process) \d+", "$1 <pid>"),
         (r"(?m)^\d+ +\d+ +(\w+\.\w+\[)", "<pid>  <pid>  $1"),
         ("\\b[0-9a-f]{64}\\b", "<digest>"),
+        ("\\b[0-9a-f]{32}\\b", "<check>"),
         ("\\b[0-9a-f]{8}\\b", "<short>"),
         (r"\([0-9a-f]{12}\)", "(<short>)"),
         (r#"("\w*[iI]ndex"): [1-9]\d*"#, "$1: <index>"),

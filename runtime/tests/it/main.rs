@@ -69,6 +69,7 @@ mod quarantine;
 mod real_programs;
 mod rescheduling;
 mod run_command;
+mod service_checks;
 mod services;
 mod starting;
 mod state_back;

@@ -16,6 +16,7 @@ mod file;
 mod job;
 mod node;
 mod resources;
+mod service;
 mod stats;
 
 use std::borrow::Cow;
@@ -30,6 +31,7 @@ pub use node::*;
 pub use resources::*;
 use serde::de::IgnoredAny;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
+pub use service::*;
 pub use stats::*;
 
 /// A text, borrowed by who writes it.

@@ -21,7 +21,7 @@ use super::index::Table;
 use super::params::Params;
 use super::{
     agent, allocs, client, deployments, evaluations, fs, fs_stream, host, jobs, json, logs,
-    monitor, nodes, plugins,
+    monitor, nodes, plugins, services,
 };
 use crate::agent_log::AgentLog;
 use ostler_agent::AgentHandle;
@@ -119,6 +119,7 @@ pub(super) fn router(api: Arc<Api>) -> Router {
         .route("/v1/allocation/{id}", get(allocs::read))
         .route("/v1/allocation/{id}/stop", post(allocs::stop).put(allocs::stop))
         .route("/v1/client/allocation/{id}/stats", get(client::stats))
+        .route("/v1/client/allocation/{id}/checks", get(services::checks))
         .route("/v1/client/allocation/{id}/restart", post(client::restart).put(client::restart))
         .route("/v1/client/allocation/{id}/signal", post(client::signal).put(client::signal))
         .route("/v1/client/allocation/{id}/gc", get(client::collect_one))
@@ -130,6 +131,8 @@ pub(super) fn router(api: Arc<Api>) -> Router {
         .route("/v1/client/fs/readat/{id}", get(fs::read_at))
         .route("/v1/client/fs/stream/{id}", get(fs_stream::read))
         .route("/v1/node/{id}/allocations", get(allocs::of_node))
+        .route("/v1/services", get(services::list))
+        .route("/v1/service/{name}", get(services::read))
         .route("/v1/system/gc", put(agent::collect).post(agent::collect))
         .route("/v1/metrics", get(agent::metrics));
     let allocs =

@@ -8,9 +8,10 @@
 //! A client that hangs up drops the future, wherever it is.
 
 use axum::response::{IntoResponse as _, Response};
+use tokio::sync::watch;
 
 use super::error::Failure;
-use super::params::Params;
+use super::params::{Params, Wait};
 use super::reply;
 use super::router::Api;
 use ostler_model::clock;
@@ -31,11 +32,21 @@ pub(super) async fn answer<V>(
     look: impl Fn() -> Found<V>,
     show: impl FnOnce(V) -> Result<Response, Failure>,
 ) -> Result<Response, Failure> {
-    let found = match params.wait()? {
+    answer_on(api, params.wait()?, api.agent.changes(), look, show).await
+}
+
+/// The same of what has changes of its own.
+pub(super) async fn answer_on<V>(
+    api: &Api,
+    wait: Option<Wait>,
+    mut changes: watch::Receiver<u64>,
+    look: impl Fn() -> Found<V>,
+    show: impl FnOnce(V) -> Result<Response, Failure>,
+) -> Result<Response, Failure> {
+    let found = match wait {
         None => look(),
         Some(wait) => {
             let limit = wait.with_jitter(api.rng.next_u64());
-            let mut changes = api.agent.changes();
             let mut last = None;
             let changed = async {
                 loop {

@@ -1,5 +1,6 @@
 //! `ostler alloc status`
 
+use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
 use serde_json::{Value, json};
@@ -18,7 +19,7 @@ use ostler_model::limits::MIB;
 use ostler_model::task::TaskStatus;
 use ostler_model::time::Timestamp;
 use ostler_wire::{
-    Alloc, AllocUsage, Lifecycle, PortMapping, ResourceUsage, TaskResources, TaskState,
+    Alloc, AllocUsage, CheckStatus, Lifecycle, PortMapping, ResourceUsage, TaskResources, TaskState,
 };
 
 /// How times and ids are shown.
@@ -118,8 +119,15 @@ async fn one(
 ) -> Result<(), Stop> {
     let path = format!("/v1/allocation/{id}");
     let stats = format!("/v1/client/allocation/{id}/stats");
+    let checks = format!("/v1/client/allocation/{id}/checks");
     if args.answer.json {
         let mut alloc: Value = client.get(&path).await?;
+        let checks: Value = client.get(&checks).await.unwrap_or_default();
+        if let Some(alloc) = alloc.as_object_mut()
+            && checks.as_object().is_some_and(|checks| !checks.is_empty())
+        {
+            alloc.insert("Checks".to_owned(), checks);
+        }
         if args.stats {
             let stats: Value = client.get(&stats).await?;
             alloc = json!({ "allocation": alloc, "stats": stats });
@@ -134,6 +142,8 @@ async fn one(
     let mut text = facts(&alloc, style);
     text.push_str(&ports(&alloc, style));
     text.push_str(&tasks(&alloc, style));
+    let checks: BTreeMap<String, CheckStatus> = client.get(&checks).await.unwrap_or_default();
+    text.push_str(&checks_text(&checks, style));
     if let Some(usage) = &usage {
         text.push_str(&usages(&alloc, usage, style));
     }
@@ -209,6 +219,22 @@ fn tasks(alloc: &Alloc, style: Style) -> String {
         "MEMORY",
     ];
     section("tasks", &table(header, rows, &style.terminal), &style.terminal)
+}
+
+fn checks_text(checks: &BTreeMap<String, CheckStatus>, style: Style) -> String {
+    if checks.is_empty() {
+        return String::new();
+    }
+    let mut checks: Vec<_> = checks.values().collect();
+    checks.sort_by(|a, b| (&a.service, &a.task, &a.check).cmp(&(&b.service, &b.task, &b.check)));
+    let rows = checks.iter().map(|check| {
+        let at = Timestamp::from_nanos(check.timestamp.saturating_mul(1_000_000_000));
+        let output = one_line(check.output.lines().next().unwrap_or_default());
+        let (service, task) = (check.service.to_string(), check.task.to_string());
+        [service, task, check.check.to_string(), check.status.to_string(), style.time(at), output]
+    });
+    let header = ["SERVICE", "TASK", "CHECK", "STATUS", "ANSWERED", "OUTPUT"];
+    section("checks", &table(header, rows, &style.terminal), &style.terminal)
 }
 
 fn given<'a>(alloc: &'a Alloc<'_>, task: &str) -> Option<&'a TaskResources<'a>> {

@@ -175,6 +175,8 @@ impl Owner {
             secrets_in_memory: options.secrets_in_memory,
             previous,
             disk_watch: self.disk_watch.clone(),
+            services: options.services.clone(),
+            host_ip: options.node.current().host_ip.to_string().into(),
             other_nodes: options.other_nodes.clone(),
         }
     }

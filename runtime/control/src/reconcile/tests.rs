@@ -265,8 +265,7 @@ fn each_field_is_on_the_side_the_table_says() {
         ("group shutdown_delay", |j| group_of(j).shutdown_delay = Some(Duration::from_secs(1))),
         ("health", |j| group_of(j).health = Some(HealthPolicy::default())),
         ("services", |j| {
-            let service =
-                Service { name: "web".into(), port: None, task: None, checks: Vec::new() };
+            let service = Service { name: "web".into(), ..Service::default() };
             group_of(j).services.push(service);
         }),
         ("max_run_duration", |j| group_of(j).max_run_duration = Some(Duration::from_secs(1))),

@@ -19,7 +19,9 @@ use ostler_model::ids::{GroupName, JobId};
 use ostler_model::job::{
     EphemeralDisk, JobKind, NetworkSpec, PortSpec, RestartPolicy, Service, Task, TaskGroup,
 };
-use ostler_model::limits::{EPHEMERAL_DISK_MB_MIN, GROUP_CHECKS_MAX, NAME_BYTES_MAX};
+use ostler_model::limits::{
+    EPHEMERAL_DISK_MB_MIN, GROUP_CHECKS_MAX, GROUP_SERVICES_MAX, NAME_BYTES_MAX,
+};
 use ostler_model::rollout::ReschedulePolicy;
 
 const COUNT: u32 = 1;
@@ -134,14 +136,22 @@ pub(super) fn group(keys: GroupKeys, outer: Outer<'_>, cx: &mut Context<'_>) -> 
     let health = health::policy(rules, kind, cx);
     let reschedule = reschedule::policy(keys.reschedule, outer.reschedule, kind, cx);
     let network = network(keys.networks, cx);
+    let task_names: Vec<String> = keys.tasks.iter().map(|task| task.label.name.clone()).collect();
     let scope = service::ServiceScope {
         job: outer.job.map(JobId::as_str),
         group: name.as_ref().map(GroupName::as_str),
         network: network.as_ref(),
         task: None,
+        tasks: &task_names,
     };
     let mut services = service::services(keys.services, scope, cx);
     let tasks = tasks(keys.tasks, at, policy, scope, &mut services, cx);
+    if services.len() > GROUP_SERVICES_MAX {
+        let count = services.len();
+        let message =
+            format!("the group has {count} services; at most {GROUP_SERVICES_MAX} are allowed");
+        cx.error(at, message);
+    }
     // All checks of an allocation are asked by one task of the agent.
     let checks: usize = services.iter().map(|service| service.checks.len()).sum();
     if checks > GROUP_CHECKS_MAX {

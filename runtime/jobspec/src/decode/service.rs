@@ -1,98 +1,69 @@
-//! `service` blocks of groups and tasks, with their checks.
+//! `service` blocks of groups and tasks; their checks are in [`super::check`].
 
-use std::collections::BTreeSet;
-use std::time::Duration;
+use std::collections::{BTreeMap, BTreeSet};
 
-use crate::Syntax;
+use super::check::{self, CheckKeys, CheckRestartKeys};
 use crate::diagnostic::{Span, shown};
-use crate::keys::Bounds::Time;
-use crate::keys::{Context, Given, choice, keys, keyword, neutral};
+use crate::keys::{Context, Given, Missed, Shape, Texts, hint, keys, neutral};
 use ostler_model::ids::TaskName;
-use ostler_model::job::{Check, CheckKind, NetworkSpec, Service};
+use ostler_model::job::{AddressMode, NetworkSpec, OnUpdate, Service};
 use ostler_model::limits::{
-    CHECK_INTERVAL_MAX, CHECK_INTERVAL_MIN, CHECK_PATH_BYTES_MAX, CHECK_TIMEOUT_MAX,
-    CHECK_TIMEOUT_MIN, NAME_BYTES_MAX, SERVICE_NAME_BYTES_MAX,
+    SERVICE_ADDRESS_BYTES_MAX, SERVICE_NAME_BYTES_MAX, SERVICE_WORD_BYTES_MAX, SERVICE_WORDS_MAX,
+};
+
+const MESH: &str = "it is of Consul's service mesh, which this agent is no part of";
+const CONSUL: &str = "it is of services that Consul keeps";
+
+static OVERRIDE: Missed = Missed {
+    values: &["true"],
+    instead: "nobody but the job can change the tags of a service",
+    in_json: true,
 };
 
 keys! {
     struct ServiceKeys: "a service" {
         /// Letters, digits, dashes and `${…}`.
         name / Name: Given<String>, "`JOB-GROUP`, in a task `JOB-GROUP-TASK`";
-        /// Label of a port of the group's network.
+        /// Label of a port of the group's network, or the number of a port.
         port / PortLabel: Given<String>, "none";
+        /// Which address it is reached at: the driver's where the task has one, else the node's
+        /// (`auto`), the node's (`host`), that of the allocation's own network (`alloc`), or the driver's
+        /// (`driver`).
+        address_mode / AddressMode: Given<AddressMode> = AddressMode::Auto;
+        /// An address of its own, with `address_mode` auto.
+        address / Address: Given<String>, "that of `address_mode`";
+        /// For those who look for it.
+        tags / Tags: Texts, "none";
+        /// In place of `tags` while the allocation is a canary.
+        canary_tags / CanaryTags: Texts, "`tags`";
+        /// For those who look for it.
+        meta / Meta: BTreeMap<String, String>;
+        /// In place of `meta` while the allocation is a canary.
+        canary_meta / CanaryMeta: BTreeMap<String, String>;
         /// Who keeps the list of services: `nomad`, which is the agent.
         provider / Provider: Given<String>, "`nomad`";
-        /// The task it stands in; of another one, not supported yet.
-        task / TaskName: Given<String>, "the task it stands in";
+        /// Of a service of the group: the task that stands for it, where its scripts run.
+        task / TaskName: Given<String>, "the task it stands in; of a group's: none";
+        /// What a deployment asks of its checks: that they pass, that they are not critical
+        /// (`ignore_warnings`), or nothing (`ignore`).
+        on_update / OnUpdate: Given<OnUpdate> = OnUpdate::RequireHealthy;
+        /// When its checks restart the task, unless they say it themselves.
+        check_restart / CheckRestart: Option<CheckRestartKeys>;
         /// What is asked to find out whether it works.
         checks "check" / Checks: Vec<CheckKeys>;
     }
     not_yet {
-        "tags" / Tags [neutral("", &["[]"])] => null;
-        "canary_tags" / CanaryTags [neutral("", &["[]"])] => null;
-        "enable_tag_override" / EnableTagOverride [neutral("", &["false"])] => false;
-        "address_mode" / AddressMode [neutral("", &["auto", "host"])] => "auto";
-        "on_update" / OnUpdate [neutral("", &["require_healthy"])] => "require_healthy";
-        "cluster" / Cluster [neutral("", &["default"])];
-        "namespace" / Namespace [neutral("", &["default"])];
-        "address" / Address; "check_restart" / CheckRestart => null; "connect" / Connect => null;
-        "identity" / Identity; "kind" / Kind; "meta" / Meta => null; "canary_meta" / CanaryMeta => null;
-        "tagged_addresses" / TaggedAddresses; "weights" / Weights; "id" / Id => "";
+        "enable_tag_override" / EnableTagOverride [
+            Shape::Unsupported { hint: "", neutral: &["false"], missed: Some(&OVERRIDE) }
+        ] => false;
+        "cluster" / Cluster [neutral(CONSUL, &["default"])];
+        "namespace" / Namespace [neutral("a service is in the namespace of its job", &["default"])];
+        "connect" / Connect [hint(MESH)] => null; "kind" / Kind [hint(MESH)];
+        "identity" / Identity [hint(CONSUL)]; "tagged_addresses" / TaggedAddresses [hint(CONSUL)];
+        "weights" / Weights [hint(CONSUL)];
+        "id" / Id [hint("the agent gives services their ids")] => "";
     }
 }
-
-keys! {
-    struct CheckKeys: "a check" {
-        /// For people; unique in its service.
-        name / Name: Given<String>, "`service: NAME check`";
-        /// A connection is accepted (`tcp`), or a request is answered with a status from 200 to 299
-        /// (`http`); the others are not supported yet.
-        kind "type" / Type: Given<CheckType> => (
-            "a check needs a type; write type = \"http\" or \"tcp\"",
-            "a check needs a Type: http or tcp"
-        );
-        /// Of `http`: what is asked for, from the first slash on.
-        path / Path: Given<String>, "needed by `http`";
-        /// Of `http`: `GET`, `HEAD`, `POST`, `PUT`, `PATCH`, `DELETE`, `OPTIONS` or `TRACE`.
-        method / Method: Given<String>, "`GET`";
-        /// Label of a port of the group's network.
-        port / PortLabel: Given<String>, "the service's";
-        /// From one question to the next.
-        interval / Interval: Given<Duration> [Time(CHECK_INTERVAL_MIN, CHECK_INTERVAL_MAX)], "needed";
-        /// How long an answer may take.
-        timeout / Timeout: Given<Duration> [Time(CHECK_TIMEOUT_MIN, CHECK_TIMEOUT_MAX)], "needed";
-    }
-    not_yet {
-        "protocol" / Protocol [neutral("", &["http"])] => "";
-        "address_mode" / AddressMode [neutral("", &["auto", "host"])] => "";
-        "on_update" / OnUpdate [neutral("", &["require_healthy"])] => "require_healthy";
-        "success_before_passing" / SuccessBeforePassing [neutral("", &["0"])] => 0;
-        "failures_before_critical" / FailuresBeforeCritical [neutral("", &["0"])] => 0;
-        "failures_before_warning" / FailuresBeforeWarning [neutral("", &["0"])];
-        "expose" / Expose [neutral("", &["false"])] => false;
-        "tls_skip_verify" / TLSSkipVerify [neutral("", &["false"])] => false;
-        "initial_status" / InitialStatus [neutral("", &["critical"])] => "";
-        "tls_server_name" / TLSServerName; "header" / Header => null; "body" / Body => "";
-        "command" / Command => ""; "args" / Args => null; "check_restart" / CheckRestart => null;
-        "grpc_service" / GRPCService => ""; "grpc_use_tls" / GRPCUseTLS => false;
-        "task" / TaskName => ""; "notes" / Notes; "id" / Id => "";
-    }
-}
-
-#[derive(Clone, Copy)]
-pub(crate) enum CheckType {
-    Http,
-    Tcp,
-    /// Nomad has them.
-    Grpc,
-    Script,
-}
-
-keyword! {
-    CheckType, "type of check": "http" = Http, "tcp" = Tcp, "grpc" = Grpc, "script" = Script;
-}
-
-const METHODS: [&str; 8] = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE"];
 
 /// Where services stand.
 #[derive(Clone, Copy)]
@@ -105,6 +76,8 @@ pub(super) struct ServiceScope<'a> {
     pub network: Option<&'a NetworkSpec>,
     /// The task they stand in; absent: the group as a whole.
     pub task: Option<&'a TaskName>,
+    /// The names of the group's tasks.
+    pub tasks: &'a [String],
 }
 
 impl ServiceScope<'_> {
@@ -117,17 +90,80 @@ impl ServiceScope<'_> {
         })
     }
 
-    /// The label has to be that of a port the group has.
-    fn check_port(&self, given: &Given<String>, cx: &mut Context<'_>) {
-        let Some(label) = &given.value else { return };
+    /// A label that the group has, a number, or something that is known later.
+    pub(super) fn check_port(&self, given: &Given<String>, cx: &mut Context<'_>) {
+        let Some(port) = &given.value else { return };
         let ports = || self.network.iter().flat_map(|network| &network.ports);
-        if ports().any(|port| port.label == *label) {
+        if ports().any(|known| known.label == *port) || port.contains("${") {
             return;
         }
-        let instead = cx.sink.nearest(label, ports().map(|port| port.label.as_str()));
-        let message =
-            format!("the group's network has no port {}; give a label from there", shown(label));
+        if !port.is_empty() && port.chars().all(|c| c.is_ascii_digit()) {
+            if !matches!(port.parse::<u16>(), Ok(1..)) {
+                cx.error(given.at, format!("port {port} is none; ports are 1 to 65535"));
+            }
+            return;
+        }
+        let instead = cx.sink.nearest(port, ports().map(|port| port.label.as_str()));
+        let message = format!(
+            "the group's network has no port {}; give a label from there, or a number",
+            shown(port)
+        );
         cx.sink.suggest(given.at, message, instead);
+    }
+
+    /// Can there be such an address?
+    pub(super) fn check_mode(&self, given: &Given<AddressMode>, cx: &mut Context<'_>) {
+        match given.value {
+            Some(AddressMode::Alloc) if self.task.is_some() => {
+                cx.error(given.at, "alloc is a mode of services of the group; use host or driver");
+            }
+            Some(AddressMode::Alloc) if !self.has_own_network() => {
+                let message = "alloc needs a network that the allocation has for itself, and its \
+                               group shares that of the node; use host";
+                cx.error(given.at, message);
+            }
+            Some(AddressMode::Driver) if self.task.is_none() => {
+                cx.error(given.at, "driver is a mode of services in a task; use host or alloc");
+            }
+            Some(AddressMode::Driver) => {
+                let message = "only a driver that gives tasks a network has an address; without one \
+                               the service is not listed, and its checks fail";
+                cx.sink.warn(given.at, message);
+            }
+            _ => {}
+        }
+    }
+
+    /// Is the network of the allocation another than the node's?
+    fn has_own_network(&self) -> bool {
+        // Host mode is the only one there is.
+        false
+    }
+
+    /// A task of the group.
+    pub(super) fn known_task(
+        &self,
+        name: String,
+        at: Span,
+        cx: &mut Context<'_>,
+    ) -> Option<TaskName> {
+        if !self.tasks.contains(&name) {
+            let instead = cx.sink.nearest(&name, self.tasks.iter().map(String::as_str));
+            let message = format!("the group has no task {}", shown(&name));
+            cx.sink.suggest(at, message, instead);
+            return None;
+        }
+        TaskName::new(name).ok()
+    }
+
+    /// What Nomad puts in place of `${JOB}` and the like when a job is registered.
+    fn with_names(&self, text: String) -> String {
+        let (Some(job), Some(group)) = (self.job, self.group) else { return text };
+        let task = self.task.map_or("group", TaskName::as_str);
+        let base = format!("{job}-{group}-{task}");
+        let names =
+            [("${JOB}", job), ("${TASKGROUP}", group), ("${TASK}", task), ("${BASE}", &base)];
+        names.iter().fold(text, |text, (name, value)| text.replace(name, value))
     }
 }
 
@@ -142,9 +178,12 @@ pub(super) fn services(
     for keys in blocks {
         let at = keys.name.at;
         let Some(service) = service(keys, scope, cx) else { continue };
-        if !names.insert(service.name.clone()) {
+        if !names.insert((service.name.clone(), service.port.clone())) {
             let name = shown(&service.name);
-            cx.error(at, format!("a service {name} is here already; give this one another name"));
+            let message = format!(
+                "a service {name} of this port is here already; give this one another name or port"
+            );
+            cx.error(at, message);
         }
         services.push(service);
     }
@@ -154,17 +193,79 @@ pub(super) fn services(
 fn service(keys: ServiceKeys, scope: ServiceScope<'_>, cx: &mut Context<'_>) -> Option<Service> {
     let name = service_name(keys.name, scope, cx);
     scope.check_port(&keys.port, cx);
+    scope.check_mode(&keys.address_mode, cx);
     check_provider(keys.provider.placed(), cx);
-    if keys.task.value.is_some_and(|of| scope.task.is_none_or(|task| task.as_str() != of)) {
-        let message = format!(
-            "{} is valid in Nomad, not supported by Ostler yet; put the service into the task",
-            cx.name("task in a service", keys.task.key),
-        );
-        cx.error(keys.task.at, message);
-    }
+    check_words(&keys.tags, &keys.meta, keys.at, cx);
+    check_words(&keys.canary_tags, &keys.canary_meta, keys.at, cx);
+    check_address(&keys.address, keys.address_mode.value, cx);
+    let runs_in = match (keys.task.placed(), scope.task) {
+        (None, _) => None,
+        (Some((name, at)), None) => scope.known_task(name, at, cx),
+        (Some((name, at)), Some(task)) => {
+            if task.as_str() != name {
+                let message = "a service in a task is of that task; put it into the group to name \
+                               another";
+                cx.error(at, message);
+            }
+            None
+        }
+    };
     let name = name?;
-    let checks = checks(keys.checks, &name, keys.port.value.is_some(), scope, cx);
-    Some(Service { name, port: keys.port.value, task: scope.task.cloned(), checks })
+    let of = check::Of {
+        service: &name,
+        has_port: keys.port.value.is_some(),
+        runs_in: runs_in.as_ref(),
+        restart: keys.check_restart.as_ref(),
+        on_update: keys.on_update.value.unwrap_or_default(),
+    };
+    let checks = check::checks(keys.checks, of, scope, cx);
+    Some(Service {
+        name,
+        port: keys.port.value,
+        task: scope.task.cloned(),
+        runs_in,
+        tags: keys.tags.plain().unwrap_or_default(),
+        canary_tags: keys.canary_tags.plain().unwrap_or_default(),
+        meta: keys.meta,
+        canary_meta: keys.canary_meta,
+        address_mode: keys.address_mode.get(),
+        address: keys.address.value,
+        checks,
+    })
+}
+
+/// What people look for a service by is kept for as long as it runs.
+fn check_words(tags: &Texts, meta: &BTreeMap<String, String>, at: Span, cx: &mut Context<'_>) {
+    let long =
+        |text: &str| text.len() > SERVICE_WORD_BYTES_MAX || text.chars().any(char::is_control);
+    tags.check(cx, |tag| {
+        long(tag).then(|| {
+            format!("a tag has at most {SERVICE_WORD_BYTES_MAX} bytes and no control characters")
+        })
+    });
+    if tags.value.as_ref().is_some_and(|tags| tags.len() > SERVICE_WORDS_MAX) {
+        cx.error(tags.at, format!("a service has at most {SERVICE_WORDS_MAX} tags"));
+    }
+    if meta.len() > SERVICE_WORDS_MAX || meta.iter().any(|(key, text)| long(key) || long(text)) {
+        let message = format!(
+            "the meta of a service has at most {SERVICE_WORDS_MAX} pairs with names and texts of \
+             {SERVICE_WORD_BYTES_MAX} bytes and no control characters"
+        );
+        cx.error(at, message);
+    }
+}
+
+/// An address of its own goes before that of any mode, so there must be none.
+fn check_address(given: &Given<String>, mode: Option<AddressMode>, cx: &mut Context<'_>) {
+    let Some((address, at)) = given.clone().placed() else { return };
+    if !matches!(mode, None | Some(AddressMode::Auto)) {
+        cx.error(at, "a service with an address of its own has address_mode auto");
+    }
+    let odd = |c: char| c.is_control() || c.is_whitespace();
+    if address.len() > SERVICE_ADDRESS_BYTES_MAX || address.chars().any(odd) {
+        let message = format!("an address has at most {SERVICE_ADDRESS_BYTES_MAX} bytes, no space");
+        cx.error(at, message);
+    }
 }
 
 /// The name given, or the one of job, group and task.
@@ -175,7 +276,7 @@ fn service_name(
 ) -> Option<String> {
     let name = match given.value {
         None if given.was_given => return None,
-        name => name.or_else(|| scope.default_name())?,
+        name => name.map(|name| scope.with_names(name)).or_else(|| scope.default_name())?,
     };
     let allowed = |c: char| c.is_ascii_alphanumeric() || c == '-';
     let fixed = without_references(&name);
@@ -190,7 +291,7 @@ fn service_name(
 }
 
 /// The text less each `${…}`, which is replaced later.
-fn without_references(text: &str) -> String {
+pub(super) fn without_references(text: &str) -> String {
     let mut fixed = String::with_capacity(text.len());
     let mut rest = text;
     while let Some((before, after)) = rest.split_once("${") {
@@ -204,133 +305,14 @@ fn check_provider(given: Option<(String, Span)>, cx: &mut Context<'_>) {
     let Some((provider, at)) = given.filter(|(provider, _)| provider != "nomad") else { return };
     if provider == "consul" {
         let message = cx.name(
-            "provider consul is valid in Nomad, not supported by Ostler yet; write provider = \"nomad\"",
-            "Provider consul is valid in Nomad, not supported by Ostler yet; write nomad",
+            "provider consul needs a Consul agent, which this agent knows none of; write provider = \
+             \"nomad\", and the agent keeps the service itself",
+            "Provider consul needs a Consul agent, which this agent knows none of; write nomad, and the \
+             agent keeps the service itself",
         );
         cx.error(at, message);
         return;
     }
     let instead = cx.sink.nearest(&provider, ["nomad"]);
     cx.sink.suggest(at, format!("{} is no provider; write nomad", shown(&provider)), instead);
-}
-
-fn checks(
-    blocks: Vec<CheckKeys>,
-    service: &str,
-    has_port: bool,
-    scope: ServiceScope<'_>,
-    cx: &mut Context<'_>,
-) -> Vec<Check> {
-    let mut names = BTreeSet::new();
-    let mut checks = Vec::with_capacity(blocks.len());
-    for keys in blocks {
-        let at = keys.name.at;
-        let Some(check) = check(keys, service, has_port, scope, cx) else { continue };
-        if !names.insert(check.name.clone()) {
-            let name = shown(&check.name);
-            cx.error(at, format!("a check {name} is here already; give this one another name"));
-        }
-        checks.push(check);
-    }
-    checks
-}
-
-fn check(
-    keys: CheckKeys,
-    service: &str,
-    has_port: bool,
-    scope: ServiceScope<'_>,
-    cx: &mut Context<'_>,
-) -> Option<Check> {
-    let message = cx.name(
-        "check is asked only until the allocation is judged healthy or unhealthy; nobody asks it \
-         later yet",
-        "Checks are asked only until the allocation is judged healthy or unhealthy; nobody asks \
-         them later yet",
-    );
-    cx.sink.warn(keys.at, message);
-    let kind = kind(&keys, cx);
-    scope.check_port(&keys.port, cx);
-    if !has_port && !keys.port.was_given {
-        let form = cx.name(
-            "a check needs a port; give it or its service one: port = \"label\"",
-            "a check needs a port; give it or its service a PortLabel",
-        );
-        cx.error(keys.at, form);
-    }
-    for given in [&keys.interval, &keys.timeout].into_iter().filter(|given| !given.was_given) {
-        let key = given.key;
-        let form = match cx.syntax {
-            Syntax::Hcl => format!("a check needs {key}; write for example {key} = \"2s\""),
-            Syntax::Json => format!("a check needs {key}, in nanoseconds"),
-        };
-        cx.error(keys.at, form);
-    }
-    let name = keys.name.value.unwrap_or_else(|| format!("service: {service} check"));
-    if name.is_empty() || name.len() > NAME_BYTES_MAX || name.chars().any(char::is_control) {
-        let message = format!(
-            "check name {} must have 1 to {NAME_BYTES_MAX} bytes and no control characters",
-            shown(&name)
-        );
-        cx.error(keys.name.at, message);
-    }
-    let (interval, timeout) = (keys.interval.value?, keys.timeout.value?);
-    Some(Check { name, kind: kind?, port: keys.port.value, interval, timeout })
-}
-
-/// What is asked.
-fn kind(keys: &CheckKeys, cx: &mut Context<'_>) -> Option<CheckKind> {
-    let later = match keys.kind.value? {
-        CheckType::Http => return http(keys, cx),
-        CheckType::Tcp => {
-            for at in keys.path.place().into_iter().chain(keys.method.place()) {
-                cx.error(at, "a tcp check only connects; only http checks have path and method");
-            }
-            return Some(CheckKind::Tcp);
-        }
-        CheckType::Grpc => "grpc",
-        CheckType::Script => "script",
-    };
-    let message = format!(
-        "checks of type {later} are valid in Nomad, not supported by Ostler yet; use http or tcp"
-    );
-    cx.refuse(keys.kind.at, message)
-}
-
-fn http(keys: &CheckKeys, cx: &mut Context<'_>) -> Option<CheckKind> {
-    let method = keys.method.value.clone().unwrap_or_else(|| "GET".to_owned());
-    choice("method", &method, keys.method.at, &METHODS.map(|method| (method, ())), cx);
-    if !keys.path.was_given {
-        let form = cx.name(
-            "an http check needs a path; write path = \"/\" or another",
-            "an http check needs a Path: / or another",
-        );
-        cx.error(keys.at, form);
-    }
-    let (path, at) = keys.path.clone().placed()?;
-    match path_problem(&path) {
-        Some(problem) => cx.refuse(at, problem),
-        None => Some(CheckKind::Http { method, path }),
-    }
-}
-
-/// Why a path cannot be asked for.
-fn path_problem(path: &str) -> Option<String> {
-    if path.contains("${") {
-        let message =
-            "${…} in a path is valid in Nomad, not supported by Ostler yet; write the path out";
-        return Some(message.to_owned());
-    }
-    if !path.starts_with('/') || path.starts_with("//") {
-        return Some(format!("path {} must begin with one slash", shown(path)));
-    }
-    if path.len() > CHECK_PATH_BYTES_MAX {
-        return Some(format!(
-            "the path is too long; at most {CHECK_PATH_BYTES_MAX} bytes are sent"
-        ));
-    }
-    let allowed = |c: char| c.is_ascii_graphic() && !"\"#<>\\^`{|}".contains(c);
-    let wrong = path.chars().find(|c| !allowed(*c))?;
-    let shown = shown(&wrong.to_string());
-    Some(format!("{shown} must not stand in a path; write it as % and two hex digits"))
 }

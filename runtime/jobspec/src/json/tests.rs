@@ -240,8 +240,8 @@ fn what_cannot_be_of_a_reschedule_is_refused() {
 fn services_and_times_are_refused_in_the_words_of_json() {
     for (services, expected) in [
         (r#"{"PortLabel": "p"}"#, "3:15: the group's network has no port \"p\""),
-        (r#"{"Provider": "consul"}"#, "3:14: Provider consul is valid in Nomad"),
-        (r#"{"TaskName": "u"}"#, "3:14: TaskName is valid in Nomad"),
+        (r#"{"Provider": "consul"}"#, "3:14: Provider consul needs a Consul agent"),
+        (r#"{"TaskName": "u"}"#, "3:14: a service in a task is of that task"),
         (r#"{"Checks": [{"Type": "tcp"}]}"#, "3:13: a check needs a port"),
         (r#"{"Checks": {}}"#, "3:12: Checks must be a list of objects"),
     ] {

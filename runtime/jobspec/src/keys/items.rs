@@ -129,7 +129,7 @@ fn checked(item: Item, shape: Shape, cx: &mut Context<'_>) -> Option<Item> {
         (Shape::Block { schema, .. }, Item::Block(block)) => {
             labels_fit(&block, schema, cx).then_some(Item::Block(block))
         }
-        (Shape::TextMap | Shape::Free, item) => Some(item),
+        (Shape::TextMap | Shape::TextListMap | Shape::Free, item) => Some(item),
         (_, Item::Block(_)) => cx.refuse(span, format!("{name} is no block; write {name} = …")),
         (_, item) => Some(item),
     }

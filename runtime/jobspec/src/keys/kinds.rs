@@ -245,6 +245,43 @@ impl Kind for BTreeMap<String, String> {
     }
 }
 
+/// `header`: names and lists of texts, with their places.
+#[derive(Clone, Default)]
+pub(crate) struct TextListMap(pub Vec<(Key, Vec<(String, Span)>)>);
+
+impl Kind for TextListMap {
+    const SHAPE: Shape = Shape::TextListMap;
+
+    fn read(entry: Entry, cx: &mut Context<'_>) -> Self {
+        let mut map: Vec<(Key, Vec<(String, Span)>)> = Vec::new();
+        for (key, value) in entry.members(cx) {
+            let items = match value.kind {
+                ValueKind::List(items) => items,
+                // As everywhere else, null means: not given.
+                ValueKind::Null => continue,
+                kind => vec![Value { kind, span: value.span }],
+            };
+            if map.iter().any(|(known, _)| known.name == key.name) {
+                cx.error(key.span, format!("{} is given twice", shown(&key.name)));
+                continue;
+            }
+            let text = |item: Value| match as_text(item.kind) {
+                Ok(text) => Some((text, item.span)),
+                Err(kind) => wrong(&key.name, item.span, "a list of texts", &kind, cx),
+            };
+            let texts = items.into_iter().filter_map(text).collect();
+            map.push((key, texts));
+        }
+        Self(map)
+    }
+
+    fn json(&self) -> Option<Json> {
+        let texts = |texts: &Vec<(String, Span)>| texts.iter().map(|(text, _)| &**text).collect();
+        let object = || self.0.iter().map(|(key, of)| (key.name.clone(), texts(of)));
+        (!self.0.is_empty()).then(|| Json::Object(object().collect()))
+    }
+}
+
 /// `config`: anything, and where everything in it stands, by dotted path (`a.b`, `list.0`).
 #[derive(Default)]
 pub(crate) struct Free {

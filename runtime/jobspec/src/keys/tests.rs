@@ -101,8 +101,10 @@ fn every_key_says_what_it_does_and_what_holds_without_it() {
             }
             let (what, key) = (schema.what, field.hcl);
             assert!(field.doc.text.trim().ends_with('.'), "{what}: {key}");
-            let optional =
-                matches!(field.shape, Shape::Block { .. } | Shape::TextMap | Shape::Free);
+            let optional = matches!(
+                field.shape,
+                Shape::Block { .. } | Shape::TextMap | Shape::TextListMap | Shape::Free
+            );
             let default = reference::default(schema, index);
             assert!(optional || default.is_some(), "{what}: {key} has no default");
         }

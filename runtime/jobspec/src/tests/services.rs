@@ -4,7 +4,9 @@ use std::time::Duration;
 
 use super::bad::check;
 use super::{good, in_group};
-use ostler_model::job::{CheckKind, Service};
+use ostler_model::job::{
+    AddressMode, CheckKind, CheckRestart, CheckStatus, CheckTls, HttpCheck, OnUpdate, Service,
+};
 use ostler_model::limits::GROUP_CHECKS_MAX;
 
 const NETWORK: &str = "network {\nport \"http\" {}\nport \"admin\" {}\n}\n";
@@ -55,8 +57,8 @@ fn every_key_of_a_service_and_its_checks_arrives() {
     );
     assert_eq!(web.task, None);
     let [http, tcp] = web.checks.as_slice() else { panic!("two checks") };
-    assert_eq!(http.name, "service: web-${NOMAD_ALLOC_INDEX} check");
-    let asked = CheckKind::Http { method: "HEAD".to_owned(), path: "/health?full=1".to_owned() };
+    assert_eq!(http.name, "service: \"web-${NOMAD_ALLOC_INDEX}\" check");
+    let asked = CheckKind::Http(Box::new(HttpCheck::new("HEAD", "/health?full=1")));
     assert_eq!((&http.kind, &http.port), (&asked, &None));
     assert_eq!((http.interval, http.timeout), (Duration::from_secs(10), Duration::from_secs(2)));
     assert_eq!((tcp.name.as_str(), &tcp.kind), ("admin", &CheckKind::Tcp));
@@ -76,11 +78,11 @@ fn problems_of_a_service_have_their_places() {
     for (body, expected) in [
         (
             "service { port = \"htpp\" }",
-            "8:18: the group's network has no port \"htpp\" … (did you mean http?)",
+            "8:18: the group's network has no port \"htpp\" … a number (did you mean http?)",
         ),
         (
             "service { provider = \"consul\" }",
-            "8:22: provider consul is valid in Nomad, not supported by Ostler yet; write provider = \"nomad\"",
+            "8:22: provider consul needs a Consul agent, which this agent knows none of; write provider = \"nomad\"",
         ),
         (
             "service { provider = \"nomda\" }",
@@ -88,10 +90,33 @@ fn problems_of_a_service_have_their_places() {
         ),
         ("service { name = \"a b\" }", "8:18: service name \"a b\" must have 1 to 63 letters"),
         ("service { name = \"\" }", "8:18: service name \"\" must have 1 to 63 letters"),
-        ("service { tags = [\"a\"] }", "8:11: tags is valid in Nomad"),
-        ("service { task = \"t\" }", "8:18: task in a service is valid in Nomad"),
-        ("service {\nconnect {}\n}", "9:1: connect is valid in Nomad"),
-        ("service {}\nservice {}", "9:1: a service \"j-g\" is here already"),
+        ("service { port = 0 }", "8:18: port 0 is none; ports are 1 to 65535"),
+        ("service { port = 65536 }", "8:18: port 65536 is none"),
+        ("service { task = \"x\" }", "8:18: the group has no task \"x\""),
+        ("service { address_mode = \"alloc\" }", "8:26: alloc needs a network that the allocation"),
+        ("service { address_mode = \"driver\" }", "8:26: driver is a mode of services in a task"),
+        (
+            "service { address_mode = \"hots\" }",
+            "8:26: \"hots\" is no address_mode … (did you mean host?)",
+        ),
+        (
+            "service {\naddress = \"1.2.3.4\"\naddress_mode = \"host\"\n}",
+            "9:11: a service with an address of its own has address_mode auto",
+        ),
+        ("service { tags = [\"a\\n\"] }", "8:19: a tag has at most 512 bytes"),
+        (
+            "service {\nid = \"x\"\n}",
+            "9:1: id is valid in Nomad, not supported by Ostler yet; the agent",
+        ),
+        (
+            "service {\nweights {}\n}",
+            "9:1: weights is valid in Nomad, not supported by Ostler yet; it is of",
+        ),
+        (
+            "service {\nconnect {}\n}",
+            "9:1: connect is valid in Nomad, not supported by Ostler yet; it is of Consul's service mesh",
+        ),
+        ("service {}\nservice {}", "9:1: a service \"j-g\" of this port is here already"),
         ("service \"web\" {}", "8:9: service takes no label"),
         (
             "service { prot = \"http\" }",
@@ -111,21 +136,31 @@ fn problems_of_a_check_have_their_places() {
     let times = "interval = \"5s\"\ntimeout = \"1s\"";
     for (body, expected) in [
         ("type = \"tpc\"", "9:8: \"tpc\" is no type of check … (did you mean tcp?)"),
-        ("type = \"script\"", "9:8: checks of type script are valid in Nomad"),
-        ("type = \"grpc\"", "9:8: checks of type grpc are valid in Nomad"),
-        ("", "8:1: a check needs a type; write type = \"http\" or \"tcp\""),
+        ("", "8:1: a check needs a type; write type = \"http\", \"tcp\", \"grpc\" or \"script\""),
         ("type = \"http\"", "8:1: an http check needs a path; write path = \"/\" or another"),
-        ("type = \"http\"\npath = \"x\"", "10:8: path \"x\" must begin with one slash"),
+        ("type = \"http\"\npath = \"http://x/\"", "10:8: path \"/http://x/\" must be relative"),
         ("type = \"http\"\npath = \"//x\"", "10:8: path \"//x\" must begin with one slash"),
         ("type = \"http\"\npath = \"/a b\"", "10:8: \" \" must not stand in a path"),
-        ("type = \"http\"\npath = \"/${meta.x}\"", "10:8: ${…} in a path is valid in Nomad"),
         (
             "type = \"http\"\npath = \"/\"\nmethod = \"GTE\"",
             "11:10: \"GTE\" is no method … (did you mean GET?)",
         ),
-        ("type = \"tcp\"\npath = \"/\"", "10:8: a tcp check only connects"),
-        ("type = \"tcp\"\nprotocol = \"https\"", "10:1: protocol is valid in Nomad"),
-        ("type = \"tcp\"\nheader {}", "10:1: header is valid in Nomad"),
+        ("type = \"tcp\"\npath = \"/\"", "10:8: a check of type tcp has no path; leave it out"),
+        ("type = \"tcp\"\nprotocol = \"https\"", "10:12: a check of type tcp has no protocol"),
+        ("type = \"tcp\"\nheader {\nA = [\"b\"]\n}", "11:1: a check of type tcp has no header"),
+        ("type = \"tcp\"\ncommand = \"/x\"", "10:11: a check of type tcp has no command"),
+        ("type = \"grpc\"\nbody = \"x\"", "10:8: a check of type grpc has no body"),
+        (
+            "type = \"tcp\"\nexpose = true",
+            "10:1: expose is valid in Nomad, not supported by Ostler yet; it is",
+        ),
+        ("type = \"tcp\"\naddress_mode = \"auto\"", "10:16: auto is a mode of services alone"),
+        ("type = \"tcp\"\ninitial_status = \"good\"", "10:18: \"good\" is no initial_status"),
+        ("type = \"tcp\"\ntask = \"t\"", "10:8: only script and grpc checks have a task"),
+        (
+            "type = \"http\"\npath = \"/\"\nheader = { \"a b\" = [\"c\"] }",
+            "12:12: \"a b\" is no name of a header",
+        ),
         ("type = \"tcp\"\nport = \"x\"", "10:8: the group's network has no port \"x\""),
         ("type = \"tcp\"\nname = \"\"", "10:8: check name \"\" must have 1 to 128 bytes"),
     ] {
@@ -155,7 +190,7 @@ fn a_check_needs_a_port_and_a_name_of_its_own() {
     check(&with_ports(&format!("service {{\n{tcp}\n}}")), &["9:1: a check needs a port"]);
     check(
         &with_ports(&format!("service {{\nport = \"http\"\n{tcp}\n{tcp}\n}}")),
-        &["15:1: a check \"service: j-g check\" is here already"],
+        &["15:1: a check \"service: \\\"j-g\\\" check\" is here already"],
     );
 }
 
@@ -172,4 +207,133 @@ fn a_group_has_a_bounded_number_of_checks() {
     };
     assert_eq!(good(&group(GROUP_CHECKS_MAX)).groups[0].services[0].checks.len(), GROUP_CHECKS_MAX);
     check(&group(GROUP_CHECKS_MAX + 1), &["2:1: the group has 65 checks; at most 64 are allowed"]);
+}
+
+#[test]
+fn every_way_of_checking_arrives() {
+    let services = services(
+        r#"
+        service {
+          name = "${JOB}-${TASKGROUP}-x"
+          port = "http"
+          task = "t"
+          tags = ["a", "b-${NOMAD_ALLOC_INDEX}"]
+          canary_tags = ["c"]
+          meta { version = 3 }
+          canary_meta { version = "new" }
+          address = "${attr.unique.network.ip-address}"
+          on_update = "ignore_warnings"
+          check_restart {
+            limit = 3
+            grace = "90s"
+          }
+          check {
+            type = "http"
+            path = "health"
+            protocol = "https"
+            tls_skip_verify = true
+            method = "post"
+            body = "{}"
+            header {
+              Authorization = ["Basic x"]
+              X-One = "1"
+            }
+            initial_status = "passing"
+            success_before_passing = 2
+            failures_before_critical = 4
+            failures_before_warning = 3
+            interval = "10s"
+            timeout = "2s"
+          }
+          check {
+            name = "g"
+            type = "grpc"
+            port = 9000
+            grpc_service = "x.Y"
+            grpc_use_tls = true
+            on_update = "ignore"
+            interval = "10s"
+            timeout = "2s"
+            check_restart {
+              limit = 1
+              ignore_warnings = true
+            }
+          }
+          check {
+            name = "s"
+            type = "script"
+            command = "/bin/sh"
+            args = ["-c", "exit ${NOMAD_ALLOC_INDEX}"]
+            interval = "10s"
+            timeout = "2s"
+          }
+        }
+        service {
+          name = "plain"
+          port = "${NOMAD_PORT_http}"
+        }"#,
+    );
+    let [service, plain] = services.as_slice() else { panic!("{services:?}") };
+    assert_eq!(service.name, "j-g-x");
+    assert_eq!(service.runs_in.as_ref().map(|task| task.as_str()), Some("t"));
+    assert_eq!(service.tags, ["a", "b-${NOMAD_ALLOC_INDEX}"]);
+    assert_eq!((&service.canary_tags[0][..], &service.canary_meta["version"][..]), ("c", "new"));
+    assert_eq!(service.meta["version"], "3");
+    assert_eq!(service.address_mode, AddressMode::Auto);
+    let [http, grpc, script] = service.checks.as_slice() else { panic!("three checks") };
+    let CheckKind::Http(request) = &http.kind else { panic!("{http:?}") };
+    assert_eq!(
+        (&request.method[..], &request.path[..], &request.body[..]),
+        ("POST", "/health", "{}")
+    );
+    assert_eq!(request.tls, Some(CheckTls { skip_verify: true, server_name: None }));
+    assert_eq!(request.headers["Authorization"], ["Basic x"]);
+    assert_eq!(request.headers["X-One"], ["1"]);
+    assert_eq!((http.initial, http.on_update), (CheckStatus::Passing, OnUpdate::IgnoreWarnings));
+    let counts =
+        [http.success_before_passing, http.failures_before_critical, http.failures_before_warning];
+    assert_eq!(counts, [2, 4, 3]);
+    let grace = Duration::from_secs(90);
+    let restart = CheckRestart { limit: 3, grace, ignore_warnings: false };
+    assert_eq!((http.restart, script.restart), (Some(restart), Some(restart)));
+    let own = CheckRestart { limit: 1, grace, ignore_warnings: true };
+    assert_eq!((grpc.restart, grpc.on_update), (Some(own), OnUpdate::Ignore));
+    let tls = Some(CheckTls::default());
+    assert_eq!(grpc.kind, CheckKind::Grpc { service: "x.Y".to_owned(), tls });
+    assert_eq!(grpc.port.as_deref(), Some("9000"));
+    let CheckKind::Script { command, args } = &script.kind else { panic!("{script:?}") };
+    assert_eq!((&command[..], args.len()), ("/bin/sh", 2));
+    assert_eq!(plain.port.as_deref(), Some("${NOMAD_PORT_http}"));
+}
+
+#[test]
+fn a_number_is_a_port_and_two_ports_may_have_one_name() {
+    let services = services(
+        "service {\nname = \"a\"\nport = 8080\n}\nservice {\nname = \"a\"\nport = \"8081\"\n}",
+    );
+    let ports: Vec<_> = services.iter().map(|service| service.port.as_deref()).collect();
+    assert_eq!(ports, [Some("8080"), Some("8081")]);
+}
+
+#[test]
+fn a_script_says_in_which_task_it_runs_and_needs_a_command_and_no_port() {
+    let script = |more: &str| {
+        format!(
+            "service {{\n{more}\ncheck {{\ntype = \"script\"\ncommand = \"/x\"\ninterval = \"1s\"\n\
+             timeout = \"1s\"\n}}\n}}"
+        )
+    };
+    check(
+        &with_ports(&script("")),
+        &["10:1: a script runs inside a task; say which: task = \"name\""],
+    );
+    assert_eq!(services(&script("task = \"t\"")).len(), 1);
+    let without = script("task = \"t\"").replace("command = \"/x\"\n", "");
+    check(&with_ports(&without), &["10:1: a script check needs a command"]);
+    let counted =
+        script("task = \"t\"").replace("command", "failures_before_critical = 2\ncommand");
+    check(
+        &with_ports(&counted),
+        &["12:28: a check of type script has no failures_before_critical"],
+    );
 }

@@ -39,7 +39,15 @@ fn json(job: &str, group: &str, count: u32) -> String {
 fn each_key_that_is_accepted_and_not_done_is_named_where_it_stands() {
     let service = "network {\nport \"p\" {}\n}\nservice {\nport = \"p\"\ncheck {\ntype = \"tcp\"\n\
                    interval = \"2s\"\ntimeout = \"1s\"\n}\n}";
-    warned(&in_group(service), &["9:1: check is asked only until the allocation is judged"]);
+    warned(&in_group(service), &[]);
+    warned(
+        &in_task("service { enable_tag_override = true }"),
+        &["5:11: enable_tag_override has no effect yet: nobody but the job can change the tags"],
+    );
+    warned(
+        &in_task("service { address_mode = \"driver\" }"),
+        &["5:26: only a driver that gives tasks a network has an address"],
+    );
     warned(
         &in_job("region = \"eu\""),
         &["5:10: region has no effect yet: this node is in region global"],

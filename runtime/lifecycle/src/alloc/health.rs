@@ -30,7 +30,10 @@ use std::time::Duration;
 use ostler_model::event::EventKind;
 use ostler_model::held_once::HeldOnce;
 use ostler_model::ids::TaskName;
-use ostler_model::job::{HealthCheck, HealthPolicy, LifecycleHook, Task, TaskGroup};
+use ostler_model::job::{
+    Check, CheckStatus, HealthCheck, HealthPolicy, LifecycleHook, OnUpdate, Service, Task,
+    TaskGroup,
+};
 use ostler_model::task::{TaskState, TaskStatus};
 use ostler_model::time::Timestamp;
 
@@ -42,8 +45,23 @@ pub struct CheckId {
     pub task: Option<TaskName>,
     /// The service.
     pub service: String,
+    /// Its port: services of one name have another.
+    pub port: Option<String>,
     /// The check; unique in its service.
     pub check: String,
+}
+
+impl CheckId {
+    /// Of a check of a service.
+    #[must_use]
+    pub fn of(service: &Service, check: &Check) -> Self {
+        Self {
+            task: service.task.clone(),
+            service: service.name.clone(),
+            port: service.port.clone(),
+            check: check.name.clone(),
+        }
+    }
 }
 
 /// What a check says now.
@@ -51,23 +69,28 @@ pub struct CheckId {
 pub struct CheckResult {
     /// Which.
     pub id: CheckId,
-    /// The last question was answered as it should be.
+    /// The service, by its name in the list of the node.
+    pub service: String,
+    /// What it says, after its thresholds.
+    pub status: CheckStatus,
+    /// That is what a deployment wants of it: that it passes, unless `on_update` says otherwise.
     pub passing: bool,
-    /// What it said, or why it did not; at most [`ostler_model::limits::CHECK_OUTPUT_BYTES_MAX`].
+    /// The status of the last HTTP answer.
+    pub code: Option<u16>,
+    /// What the last answer said, or why there is none; at most [`ostler_model::limits::CHECK_OUTPUT_BYTES_MAX`].
     pub output: String,
     /// Passing, or not passing, since then.
     pub since: Timestamp,
+    /// When it was answered last.
+    pub answered: Option<Timestamp>,
 }
 
-/// The checks of a group, in file order.
+/// The checks of a group that a deployment asks for, in file order.
 #[must_use]
 pub fn expected_checks(group: &TaskGroup) -> Vec<CheckId> {
     let ids = group.services.iter().flat_map(|service| {
-        service.checks.iter().map(|check| CheckId {
-            task: service.task.clone(),
-            service: service.name.clone(),
-            check: check.name.clone(),
-        })
+        let asked = service.checks.iter().filter(|check| check.on_update != OnUpdate::Ignore);
+        asked.map(|check| CheckId::of(service, check))
     });
     ids.collect()
 }
@@ -182,7 +205,7 @@ impl Watched {
 
 /// The start of the present run. `started_at` is that of the first; the event of the newest start is
 /// kept longest, and the decision to restart comes before it.
-fn newest_start(state: &TaskState) -> Option<Timestamp> {
+pub(super) fn newest_start(state: &TaskState) -> Option<Timestamp> {
     let events = state.events.iter().filter(|event| event.kind == EventKind::Started);
     let event = events.map(|event| event.time).max();
     event.max(state.last_restart).max(state.started_at)

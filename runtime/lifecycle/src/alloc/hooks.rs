@@ -15,6 +15,7 @@
 //! | `alloc_dir` | builds the directory; one that is gone is made again, unless a run lives in it | destroy: removes it |
 //! | `await_previous` | waits until the previous allocations run nothing, on another node too | post-run: the same for those that are to stop, for who waits for this one |
 //! | `disk_migration` | takes over its data, or that of the one before it if it never started, or fetches it from another node; never fails the allocation | |
+//! | `services` | begins to list its services and to ask their checks | update: sees the newest copy; pre-kill: takes them off the list |
 //! | `health` | begins to watch, unless it was judged | update: anew; pre-kill: ends |
 //! | `max_run_duration` | sets the deadline | update: anew |
 //! | `disk_size` | begins to measure | post-run: ends |
@@ -36,16 +37,20 @@ mod max_run;
 mod migrate;
 mod previous;
 mod run;
+mod services;
 
 use std::path::PathBuf;
-use std::sync::{Arc, LazyLock};
+use std::sync::{Arc, LazyLock, Weak};
 use std::time::Duration;
 
 use tokio::sync::Mutex;
 
+use super::services::AllocServices;
 use super::{DiskWatch, PreviousAlloc};
+use crate::by_task::ByTask;
 use crate::queue;
-use crate::task::{LogSlot, MadeDirs};
+use crate::task::env::NodeFacts;
+use crate::task::{LogSlot, MadeDirs, TaskHandle};
 use crate::watch;
 use ostler_model::alloc::{AllocState, Allocation, ClientStatus};
 use ostler_model::causes;
@@ -54,7 +59,8 @@ use ostler_model::event::TaskEvent;
 use ostler_model::ids::{AllocId, TaskName};
 use ostler_model::limits::HOOK_WALL_MAX;
 use ostler_model::other_nodes::OtherNodes;
-use ostler_model::ports::BoxFuture;
+use ostler_model::ports::{BoxFuture, Drivers};
+use ostler_model::rng::Rng;
 use ostler_state::{Key, StateStore};
 
 pub use self::background::Background;
@@ -94,6 +100,16 @@ pub struct AllocScope {
     pub disk_watch: DiskWatch,
     /// Where its tasks find what was made for their first runs.
     pub first: Arc<[FirstRun]>,
+    /// What it offers.
+    pub services: AllocServices,
+    /// The node, for `${…}`.
+    pub node: Arc<NodeFacts>,
+    /// The node's drivers.
+    pub drivers: Arc<dyn Drivers>,
+    /// Its tasks; empty once the owner is gone.
+    pub tasks: Weak<ByTask<TaskHandle>>,
+    /// Randomness.
+    pub rng: Rng,
     /// The other nodes of the cluster that this is a node of.
     pub other_nodes: Option<Arc<dyn OtherNodes>>,
 }
@@ -155,6 +171,8 @@ pub enum News {
     Waiting(Option<String>),
     /// An event for every task.
     Say(TaskEvent),
+    /// An event for one.
+    SayTo(TaskName, TaskEvent),
     /// The allocation ends with this status.
     Force {
         /// The status.
@@ -272,6 +290,7 @@ pub fn standard() -> Vec<Arc<dyn AllocHook>> {
             Arc::new(dir::DirHook),
             Arc::new(previous::PreviousHook),
             Arc::new(migrate::MigrateHook),
+            Arc::new(services::ServicesHook),
             Arc::new(health::HealthHook),
             Arc::new(max_run::MaxRunHook),
             Arc::new(disk_size::DiskSizeHook),

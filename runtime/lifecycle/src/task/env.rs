@@ -181,7 +181,7 @@ impl TaskEnv {
         for port in &input.alloc.ports {
             add_port(&mut vars, port);
         }
-        add_meta(&mut vars, input, group);
+        add_meta(&mut vars, &[&input.alloc.job.meta, &group.meta, &input.task.meta]);
         vars.extend(input.hook_env.iter().cloned());
 
         let mut env =
@@ -215,6 +215,23 @@ impl TaskEnv {
     #[must_use]
     pub fn known(&self, name: &str) -> Option<&str> {
         self.scope().get(name)
+    }
+
+    /// What texts of the group as a whole may refer to: nothing that only a task has.
+    ///
+    /// # Errors
+    /// As [`TaskEnv::build`].
+    pub fn of_group(alloc: &Allocation, node: &Arc<NodeFacts>) -> Result<Self, EnvError> {
+        let group = alloc
+            .task_group()
+            .ok_or_else(|| EnvError::UnknownGroup { group: alloc.group.clone() })?;
+        let mut vars = BTreeMap::new();
+        add_place(&mut vars, alloc, node, group);
+        for port in &alloc.ports {
+            add_port(&mut vars, port);
+        }
+        add_meta(&mut vars, &[&alloc.job.meta, &group.meta]);
+        Ok(Self { vars, node: Arc::clone(node), facts: facts(node, alloc)? })
     }
 
     /// Replace the references in a text.
@@ -270,11 +287,22 @@ fn add_identity(vars: &mut BTreeMap<String, String>, input: &EnvInput<'_>, group
     set("ALLOC_DIR", dirs.alloc.clone());
     set("TASK_DIR", dirs.task.clone());
     set("SECRETS_DIR", dirs.secrets.clone());
+    set("TASK_NAME", task.name.to_string());
+    add_place(vars, alloc, node, group);
+}
+
+/// What is the same for all tasks of an allocation.
+fn add_place(
+    vars: &mut BTreeMap<String, String>,
+    alloc: &Allocation,
+    node: &NodeFacts,
+    group: &TaskGroup,
+) {
+    let mut set = |name: &str, value: String| vars.insert(format!("NOMAD_{name}"), value);
     set("ALLOC_ID", alloc.id.to_string());
     set("SHORT_ALLOC_ID", alloc.id.short());
     set("ALLOC_NAME", alloc.name.clone());
     set("ALLOC_INDEX", alloc.index.to_string());
-    set("TASK_NAME", task.name.to_string());
     set("GROUP_NAME", group.name.to_string());
     set("JOB_ID", alloc.job.id.to_string());
     if let Some(parent) = &alloc.job.parent {
@@ -316,10 +344,11 @@ fn socket_address(ip: &str, port: u16) -> String {
     if ip.contains(':') { format!("[{ip}]:{port}") } else { format!("{ip}:{port}") }
 }
 
-fn add_meta(vars: &mut BTreeMap<String, String>, input: &EnvInput<'_>, group: &TaskGroup) {
+/// Inner levels go before outer ones.
+fn add_meta(vars: &mut BTreeMap<String, String>, levels: &[&BTreeMap<String, String>]) {
     let mut meta: BTreeMap<&String, &String> = BTreeMap::new();
-    for level in [&input.alloc.job.meta, &group.meta, &input.task.meta] {
-        meta.extend(level);
+    for level in levels {
+        meta.extend(level.iter());
     }
     // A key written just so wins over one that only becomes so: `FOO` over `foo`, `a_b` over `a-b`.
     for (key, value) in &meta {

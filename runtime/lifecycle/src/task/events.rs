@@ -159,6 +159,19 @@ pub fn restart_signaled(now: Timestamp, reason: &str) -> TaskEvent {
     TaskEvent::new(EventKind::RestartSignaled, now, reason).detail("restart_reason", reason)
 }
 
+/// Why a check restarts what it asks.
+#[must_use]
+pub fn unhealthy(check: &str) -> String {
+    format!("healthcheck: check {check:?} unhealthy")
+}
+
+/// A service of the task is not in the list of the node.
+#[must_use]
+pub fn service_not_listed(now: Timestamp, service: &str, why: &str) -> TaskEvent {
+    let text = format!("service {service} is not listed: {why}");
+    TaskEvent::new(EventKind::HookMessage, now, text).detail("message", why)
+}
+
 /// A signal is sent to the task.
 #[must_use]
 pub fn signaling(now: Timestamp, signal: &str) -> TaskEvent {

@@ -72,7 +72,10 @@ enum Intent {
     Kill,
     /// A kill that came after the workload had ended by itself: it was not killed.
     KillLate,
-    Restart,
+    /// Whether it counts as a failure.
+    Restart {
+        failure: bool,
+    },
 }
 
 impl Intent {
@@ -187,7 +190,7 @@ impl TaskMachine {
             TaskInput::Kill { event, reason, skip_delay } => {
                 self.kill(at, event, &reason, skip_delay);
             }
-            TaskInput::Restart { reason } => self.restart(at, &reason),
+            TaskInput::Restart { reason, failure } => self.restart(at, &reason, failure),
             TaskInput::ForceRestart { reason } => self.force_restart(at, &reason),
             TaskInput::Finish => self.finish(),
             TaskInput::Rules(rules) => self.rules_changed(at, rules),

@@ -28,7 +28,7 @@ use super::calls::{self, DriverNote, EndRequest, Run, StartError};
 use super::handle::{Intent, LocalRecord};
 use super::hooks::{HookError, Preparation};
 use super::machine::{At, Rules, State, TaskEffect, TaskInput, TaskMachine};
-use super::{ExecRequest, Request, RequestError, TaskScope};
+use super::{ExecRequest, Request, RequestError, RestartHow, TaskScope};
 use crate::alloc::coordinator::Gate;
 use crate::fire;
 use crate::kinds::Kinds;
@@ -168,14 +168,15 @@ impl Runner {
             Request::Note(event) => self.feed(TaskInput::Note(event)),
             Request::Finish => self.feed(TaskInput::Finish),
             Request::Shutdown => self.feed(TaskInput::Shutdown),
-            Request::Restart { reason, force: true, reply } => {
+            Request::Restart { reason, how: RestartHow::Forced, reply } => {
                 self.feed(TaskInput::ForceRestart { reason });
                 let _gone = reply.send(Ok(()));
             }
-            Request::Restart { reason, reply, .. } => {
+            Request::Restart { reason, how, reply } => {
                 let answer = self.when_running();
                 if answer.is_ok() {
-                    self.feed(TaskInput::Restart { reason });
+                    let failure = how == RestartHow::Unhealthy;
+                    self.feed(TaskInput::Restart { reason, failure });
                 }
                 // An error means that the asker has left.
                 let _gone = reply.send(answer);

@@ -26,6 +26,7 @@ use ostler_health::refresh::Refresher;
 use ostler_jobsdir::JobsDir;
 use ostler_lifecycle::alloc::dir::AllocDirError;
 use ostler_lifecycle::alloc::{AllocDiskUse, DiskMeter};
+use ostler_lifecycle::services::NodeServices;
 use ostler_model::clock::{self, Clock};
 use ostler_model::device::{Health, HealthState};
 use ostler_model::ids::{AllocId, GroupName, JobId, PluginName, TaskName};
@@ -136,6 +137,7 @@ impl Agent {
             secrets_in_memory: false,
             recorded_index: recorded.index(),
             holds: Holds::default(),
+            services: NodeServices::default(),
             other_nodes: None,
         });
         devices.set_book(control.ledger_book());

@@ -217,6 +217,9 @@ async fn running(api: &mut Recorder, node: &str) -> String {
     api.gets(&["/v1/node/none/allocations", "/v1/ostler/devices"]).await;
     let of = format!("/v1/client/allocation/{alloc}");
     api.gets(&[&format!("{of}/stats"), &format!("{of}/stats?task=none")]).await;
+    api.gets(&[&format!("{of}/checks"), &format!("/v1/client/allocation/{NOBODY}/checks")]).await;
+    api.gets(&["/v1/services", "/v1/services?namespace=other", "/v1/service/web-0"]).await;
+    api.gets(&["/v1/service/none", "/v1/service/web-0?choose=1%7Ca"]).await;
     api.gets(&[&format!("{of}/gc"), &format!("/v1/client/allocation/{NOBODY}/gc")]).await;
     alloc
 }

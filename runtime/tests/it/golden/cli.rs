@@ -279,6 +279,8 @@ async fn looks(cli: &mut Recorder, agent: &AgentProcess, alloc: &str) {
         &["alloc", "status"],
         &["alloc", "status", alloc],
         &["alloc", "status", "--stats", alloc],
+        &["service", "list"],
+        &["service", "info", "web-0"],
         &["node", "status"],
         &["node", "status", "--stats"],
         &["device", "list"],
@@ -294,6 +296,7 @@ async fn looks(cli: &mut Recorder, agent: &AgentProcess, alloc: &str) {
     }
     for args in [
         &["job", "status", "none"][..],
+        &["service", "info", "none"],
         &["alloc", "status", "ffffffff"],
         &["alloc", "status", "none!"],
         &["device", "status", "none"],

@@ -138,6 +138,7 @@ fn shape(field: &Field, all: &[Described]) -> String {
         (Shape::TextList, _) => "list of texts".to_owned(),
         (Shape::TextLists, _) => "list of lists of texts".to_owned(),
         (Shape::TextMap, _) => "names and texts".to_owned(),
+        (Shape::TextListMap, _) => "names and lists of texts".to_owned(),
         (Shape::Free, _) => "anything".to_owned(),
         (Shape::Any, _) => "value".to_owned(),
         (Shape::Block { schema, many }, _) => {

@@ -21,6 +21,11 @@ fn sample(schema: &'static Schema, field: &'static Field) -> Json {
             let (mut main, mut side) = (block(task, "main"), block(task, "side"));
             main.remove("Lifecycle");
             side.remove("Leader");
+            // Only checks of a group's services name a task.
+            for of in [&mut main, &mut side] {
+                let check = &mut of["Services"][0]["Checks"][2];
+                check.as_object_mut().unwrap().remove("TaskName");
+            }
             json!([main, side])
         }
         // Each has one text, and one way to tell the task.
@@ -48,6 +53,11 @@ fn sample(schema: &'static Schema, field: &'static Field) -> Json {
         ("a check", "Interval") => json!(9_000_000_000_u64),
         ("an artifact", "GetterSource") => json!("https://host/x"),
         ("an artifact", "GetterOptions") => json!({"checksum": format!("md5:{}", "0".repeat(32))}),
+        ("a check", "AddressMode") => json!("host"),
+        ("a check", "Protocol") => json!("https"),
+        ("a check", "TLSServerName") => json!("x.example"),
+        ("a check", "TaskName") => json!("main"),
+        ("a service", "Checks") => checks(field),
         (_, "Operand") => json!("regexp"),
         (_, "KillSignal") => json!("SIGINT"),
         (_, "HealthyDeadline") => json!(9_000_000_000_u64),
@@ -55,6 +65,28 @@ fn sample(schema: &'static Schema, field: &'static Field) -> Json {
         ("reschedule", "Attempts") => json!(0),
         _ => of_shape(field),
     }
+}
+
+/// A check of each kind with all its keys.
+fn checks(field: &'static Field) -> Json {
+    let Shape::Block { schema, .. } = field.shape else { panic!() };
+    let of_kind = |kind: &str, without: &[&str]| {
+        let mut check = block(schema, "");
+        check.retain(|key, _| !without.contains(&key.as_str()));
+        check.insert("Type".to_owned(), kind.into());
+        check.insert("Name".to_owned(), kind.into());
+        Json::Object(check)
+    };
+    let http = ["Path", "Method", "Protocol", "Header", "Body"];
+    let (grpc, script) = (["GRPCService", "GRPCUseTLS"], ["Command", "Args", "TaskName"]);
+    let tls = ["TLSSkipVerify", "TLSServerName"];
+    let counts = ["SuccessBeforePassing", "FailuresBeforeCritical", "FailuresBeforeWarning"];
+    let port = ["PortLabel", "AddressMode"];
+    json!([
+        of_kind("http", &[&grpc[..], &script].concat()),
+        of_kind("grpc", &[&http[..], &script].concat()),
+        of_kind("script", &[&http[..], &grpc, &tls, &counts, &port].concat()),
+    ])
 }
 
 fn of_shape(field: &'static Field) -> Json {
@@ -68,6 +100,7 @@ fn of_shape(field: &'static Field) -> Json {
         (Shape::Duration, _) => json!(7_000_000_000_u64),
         (Shape::TextList, _) => json!(["x", "y"]),
         (Shape::TextMap, _) => json!({"NAME": "text"}),
+        (Shape::TextListMap, _) => json!({"Name": ["one", "two"]}),
         (Shape::Free, _) => json!({"a": [1, {"b": null}]}),
         (Shape::Block { schema, many: true }, _) => json!([block(schema, "x")]),
         (Shape::Block { schema, many: false }, _) => Json::Object(block(schema, "x")),
@@ -82,7 +115,10 @@ fn is_supported(field: &Field) -> bool {
 /// A block with all its keys.
 fn block(schema: &'static Schema, label: &str) -> Map<String, Json> {
     let written = |field: &&Field| {
-        let elsewhere = (schema.what, field.json) == ("a service", "TaskName");
+        // Each check has it.
+        let elsewhere = (schema.what, field.json) == ("a service", "CheckRestart");
+        // Of the group alone.
+        let elsewhere = elsewhere || (schema.what, field.json) == ("a service", "TaskName");
         let read_only = matches!(field.bounds, Bounds::Unwritten);
         is_supported(field) && !field.json.is_empty() && !read_only && !elsewhere
     };

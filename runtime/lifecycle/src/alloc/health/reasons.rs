@@ -94,7 +94,9 @@ impl HealthMachine {
         let CheckId { service, check, .. } = id;
         let name = format!("check {check:?} of service {service:?}");
         match self.results.get(id) {
-            None => Some(format!("{name} was not answered yet")),
+            None | Some(CheckResult { passing: false, answered: None, .. }) => {
+                Some(format!("{name} was not answered yet"))
+            }
             Some(CheckResult { passing: false, output, since, .. }) => {
                 let time = short_duration(whole(now.since(*since)));
                 let output = cut(shown(output.trim(), QUOTE_BYTES_MAX), QUOTE_BYTES_MAX);

@@ -74,7 +74,16 @@ fn states(states: &[(&str, TaskState)]) -> BTreeMap<TaskName, HeldOnce<TaskState
 }
 
 fn result(id: &CheckId, passing: bool, output: &str, since: u64) -> CheckResult {
-    CheckResult { id: id.clone(), passing, output: output.to_owned(), since: at(since) }
+    CheckResult {
+        id: id.clone(),
+        service: id.service.clone(),
+        status: if passing { CheckStatus::Passing } else { CheckStatus::Critical },
+        passing,
+        code: None,
+        output: output.to_owned(),
+        since: at(since),
+        answered: Some(at(since)),
+    }
 }
 
 fn policy(check: HealthCheck) -> HealthPolicy {

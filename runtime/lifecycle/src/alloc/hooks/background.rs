@@ -61,6 +61,12 @@ impl Background {
         let _ended = self.lock().take(|(of, its, _)| (*of, *its) == (name, number));
     }
 
+    /// Does something run under this name?
+    #[must_use]
+    pub fn runs(&self, name: &'static str) -> bool {
+        self.lock().running.iter().any(|(of, ..)| *of == name)
+    }
+
     /// End what runs under this name.
     pub fn stop(&self, name: &'static str) {
         if let Some(running) = self.lock().take(|(of, ..)| *of == name) {

@@ -122,7 +122,7 @@ mod tests {
         let allocation = fixtures::allocation(JobKind::Batch, tasks, &Rng::seeded(1)).unwrap();
         let id = allocation.id;
         let scope = AllocScope {
-            allocation: Arc::new(allocation),
+            allocation: Arc::new(allocation.clone()),
             alloc_root: root.path().to_owned(),
             clock: Clock::default(),
             previous: Vec::new(),
@@ -140,6 +140,15 @@ mod tests {
                 Clock::default(),
             ),
             first: Arc::new([]),
+            services: crate::alloc::services::AllocServices::new(
+                crate::services::NodeServices::default(),
+                Arc::from("127.0.0.1"),
+                Arc::new(allocation),
+            ),
+            node: Arc::default(),
+            drivers: Arc::new(ostler_testing::fake_driver::FakeNode::new()),
+            tasks: std::sync::Weak::new(),
+            rng: Rng::seeded(1),
             other_nodes: None,
         };
         // A making that is slow, abandoned as a stop abandons it.

@@ -6,7 +6,6 @@
 use std::sync::Arc;
 
 use super::{AllocHook, AllocScope, HookResult, News};
-use crate::alloc::checks::Checks;
 use crate::alloc::health::{CheckResult, HealthEffect, HealthInput, HealthMachine};
 use crate::fire;
 use crate::watch;
@@ -69,8 +68,7 @@ fn watcher(scope: &AllocScope) -> Option<Watcher> {
     Some(Watcher {
         scope: scope.clone(),
         machine: HealthMachine::new(group.health?, group, since),
-        checks: None,
-        results: None,
+        results: scope.services.results.subscribe(),
         timer: None,
     })
 }
@@ -78,9 +76,8 @@ fn watcher(scope: &AllocScope) -> Option<Watcher> {
 struct Watcher {
     scope: AllocScope,
     machine: HealthMachine,
-    /// Asked once something runs that could answer.
-    checks: Option<Checks>,
-    results: Option<watch::Subscriber<Arc<[CheckResult]>>>,
+    /// What the checks of its services say.
+    results: watch::Subscriber<Arc<[CheckResult]>>,
     timer: Option<BoxFuture<'static, ()>>,
 }
 
@@ -88,7 +85,8 @@ impl Watcher {
     async fn watch(mut self) {
         let mut states = self.scope.state.clone();
         let now = states.borrow_and_update().clone();
-        let mut judged = self.tasks(&now).await;
+        let results = Arc::clone(&self.results.borrow_and_update());
+        let mut judged = self.feed(HealthInput::Checks(&results)).await || self.tasks(&now).await;
         while !judged {
             judged = tokio::select! {
                 biased;
@@ -109,16 +107,6 @@ impl Watcher {
     }
 
     async fn tasks(&mut self, state: &AllocState) -> bool {
-        let runs = state.tasks.values().any(|task| task.started_at.is_some());
-        let allocation = &self.scope.allocation;
-        if runs
-            && self.checks.is_none()
-            && self.machine.wants_checks()
-            && let Some(group) = allocation.task_group()
-        {
-            self.checks = Checks::spawn(group, &allocation.ports, self.scope.clock.clone());
-            self.results = self.checks.as_ref().map(Checks::results);
-        }
         self.feed(HealthInput::Tasks(&state.tasks)).await
     }
 
@@ -137,12 +125,8 @@ impl Watcher {
     }
 }
 
-async fn changed(
-    results: &mut Option<watch::Subscriber<Arc<[CheckResult]>>>,
-) -> Arc<[CheckResult]> {
-    if let Some(results) = results
-        && results.changed().await.is_ok()
-    {
+async fn changed(results: &mut watch::Subscriber<Arc<[CheckResult]>>) -> Arc<[CheckResult]> {
+    if results.changed().await.is_ok() {
         return Arc::clone(&results.borrow_and_update());
     }
     std::future::pending().await

@@ -13,6 +13,7 @@ use crate::alloc::hooks::background::CloseOnDrop;
 use crate::alloc::hooks::{AllocHook, AllocScope, Background, FirstRun, HookTimes};
 use crate::alloc::machine::{AllocEffect, AllocInput, AllocMachine, RecordedAlloc};
 use crate::alloc::phases::Phases;
+use crate::alloc::services::AllocServices;
 use crate::alloc::{AllocHandle, AllocRunnerConfig, AllocRunnerError, RestoredAlloc};
 use crate::by_task::ByTask;
 use crate::kinds::Kinds;
@@ -87,6 +88,9 @@ fn start(
     let (phase, phase_seen) = Phases::new(machine.phase());
     let background = Background::default();
     let times = HookTimes::default();
+    let node_services = config.services.clone();
+    let services =
+        AllocServices::new(node_services, Arc::clone(&config.host_ip), Arc::clone(&allocation));
     let handle = AllocHandle {
         id: allocation.id,
         dir: config.alloc_root.join(allocation.id.to_string()),
@@ -98,6 +102,7 @@ fn start(
         logs: Arc::new(members.logs),
         logs_changed: members.logs_changed,
         times: times.clone(),
+        checks: services.results.subscribe(),
     };
     let close = CloseOnDrop(background.clone());
     let scope = AllocScope {
@@ -115,6 +120,11 @@ fn start(
         store: config.state.clone(),
         disk_watch: config.disk_watch,
         first: members.first.into(),
+        services,
+        node: config.node,
+        drivers: config.drivers,
+        tasks: Arc::downgrade(&members.tasks),
+        rng: config.rng,
         other_nodes: config.other_nodes,
     };
     let runner = Box::new(Runner {

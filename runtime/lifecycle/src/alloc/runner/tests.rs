@@ -44,6 +44,7 @@ mod removal;
 mod restarts;
 mod restoring;
 mod running;
+mod services;
 mod simulation;
 mod updates;
 
@@ -53,6 +54,7 @@ use std::time::Duration;
 use super::*;
 use crate::alloc::hooks as alloc_hooks;
 use crate::alloc::{AllocHandle, AllocRunnerConfig, RestartScope};
+use crate::services::NodeServices;
 use crate::task::TaskScope;
 use crate::task::hooks::TaskHook;
 use ostler_model::alloc::Allocation;
@@ -76,6 +78,7 @@ pub(super) struct Bench {
     pub clock: Clock,
     pub alloc_hooks: Vec<Arc<dyn AllocHook>>,
     pub task_hooks: Vec<Arc<dyn TaskHook>>,
+    pub services: NodeServices,
 }
 
 impl Bench {
@@ -88,6 +91,7 @@ impl Bench {
             clock: Clock::fixed(Timestamp::from_nanos(1_000_000_000)),
             alloc_hooks: alloc_hooks::standard(),
             task_hooks: crate::task::hooks::standard(),
+            services: NodeServices::new(10),
         }
     }
 
@@ -119,6 +123,8 @@ impl Bench {
                 Arc::new(super::super::OnDisk),
                 self.clock.clone(),
             ),
+            services: self.services.clone(),
+            host_ip: Arc::from("127.0.0.1"),
             other_nodes: None,
         }
     }

@@ -41,9 +41,9 @@ impl TaskMachine {
                 Next::End
             }
             Some(Intent::KillLate) => Next::End,
-            Some(Intent::Restart) => {
+            Some(Intent::Restart { failure }) => {
                 self.intent = None;
-                self.decided(at, Ending::RestartTriggered { failure: false })
+                self.decided(at, Ending::RestartTriggered { failure })
             }
             None => self.decided(at, Ending::Exited { success }),
         };

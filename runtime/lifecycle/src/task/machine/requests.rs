@@ -98,27 +98,31 @@ impl TaskMachine {
         )
     }
 
-    pub(super) fn restart(&mut self, at: At, reason: &str) {
+    pub(super) fn restart(&mut self, at: At, reason: &str, failure: bool) {
         match self.state {
             State::Running => {
-                self.intent = Some(Intent::Restart);
+                self.intent = Some(Intent::Restart { failure });
                 self.public.push_event(events::restart_signaled(at.now, reason));
                 self.stop_run(at);
             }
-            State::AwaitingRecovery => self.force_restart(at, reason),
+            State::AwaitingRecovery => self.restart_anyway(at, reason, failure),
             _ => {}
         }
     }
 
     pub(super) fn force_restart(&mut self, at: At, reason: &str) {
+        self.restart_anyway(at, reason, false);
+    }
+
+    fn restart_anyway(&mut self, at: At, reason: &str, failure: bool) {
         if self.intent.is_some() {
             // It is being killed, or ended for a restart.
             return;
         }
         match (self.state, self.next) {
-            (State::Running, _) => return self.restart(at, reason),
+            (State::Running, _) => return self.restart(at, reason, failure),
             (State::Exited | State::Recovering | State::AwaitingRecovery, _) => {
-                self.intent = Some(Intent::Restart);
+                self.intent = Some(Intent::Restart { failure });
             }
             (State::Forgetting | State::Clearing, Some(Next::Restart(_))) => {
                 self.next = Some(Next::Again);

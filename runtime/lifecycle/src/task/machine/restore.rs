@@ -166,7 +166,7 @@ impl TaskMachine {
         let next = if self.intent.is_some_and(Intent::kills) {
             self.public.push_event(events::killed(at.now));
             Next::End
-        } else if self.intent.take() == Some(Intent::Restart) {
+        } else if matches!(self.intent.take(), Some(Intent::Restart { .. })) {
             self.again(at)
         } else if self.rules.policy.attempts == 0 {
             self.public.push_event(events::not_restarting(at.now, "Policy allows no restarts"));

@@ -84,7 +84,7 @@ fn inputs() -> Vec<TaskInput> {
         TaskInput::TimerFired,
         kill(),
         TaskInput::Kill { event: None, reason: "wanted".to_owned(), skip_delay: true },
-        TaskInput::Restart { reason: "wanted".to_owned() },
+        TaskInput::Restart { reason: "wanted".to_owned(), failure: false },
         TaskInput::ForceRestart { reason: "wanted".to_owned() },
         TaskInput::Finish,
         TaskInput::Forgotten,
@@ -277,7 +277,7 @@ fn a_kill_escalates_from_stop_to_kill_to_the_host_and_is_not_over_until_the_run_
 fn a_run_that_does_not_end_gets_no_second_run_beside_it_and_one_when_it_has_ended() {
     let mut machine = TaskMachine::new(rules(5, None), at().now);
     to_running(&mut machine);
-    undead(&mut machine, TaskInput::Restart { reason: "wanted".to_owned() });
+    undead(&mut machine, TaskInput::Restart { reason: "wanted".to_owned(), failure: false });
     for _ in 0..20 {
         let effects = drive(&mut machine, [TaskInput::TimerFired]);
         assert!(!effects.contains(&TaskEffect::Start) && !effects.contains(&TaskEffect::Prepare));
@@ -339,7 +339,7 @@ fn a_kill_during_a_restart_ends_the_task() {
     drive(
         &mut machine,
         [
-            TaskInput::Restart { reason: "wanted".to_owned() },
+            TaskInput::Restart { reason: "wanted".to_owned(), failure: false },
             kill(),
             TaskInput::WorkloadEnded,
             TaskInput::ExitRead(ExitResult::default()),

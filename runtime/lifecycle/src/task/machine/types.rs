@@ -142,6 +142,8 @@ pub enum TaskInput {
     Restart {
         /// Who wants it.
         reason: String,
+        /// It counts as a failure: the restart policy says what follows.
+        failure: bool,
     },
     /// Start anew whatever the state: also a dead task.
     ForceRestart {

@@ -156,7 +156,9 @@ impl Runner {
                 self.followed = None;
                 self.follow_templates();
             }
-            Then::Restart(reason) => self.feed(TaskInput::Restart { reason }),
+            Then::Restart(reason) => {
+                self.feed(TaskInput::Restart { reason, failure: false });
+            }
             Then::Fail(event) => {
                 let (event, reason) = (Some(event), "Template failed".to_owned());
                 self.feed(TaskInput::Kill { event, reason, skip_delay: true });

@@ -1,0 +1,86 @@
+//! `ostler service …`
+
+use serde_json::Value;
+
+use super::args::service::{ServiceCommand, ServiceInfoArgs, ServiceListArgs};
+use super::connect::{self, Stop};
+use super::exit::Exit;
+use super::output::{self, table};
+use super::terminal::{Terminal, one_line};
+use ostler_api::client::segment;
+use ostler_wire::{ServiceNamespace, ServiceRegistration};
+
+/// Run one of the commands.
+pub(super) async fn run(
+    command: &ServiceCommand,
+    verbose: bool,
+    terminal: &Terminal,
+) -> Result<Exit, Stop> {
+    match command {
+        ServiceCommand::List(args) => list(args, terminal).await,
+        ServiceCommand::Info(args) => info(args, verbose, terminal).await,
+    }
+}
+
+async fn list(args: &ServiceListArgs, terminal: &Terminal) -> Result<Exit, Stop> {
+    const PATH: &str = "/v1/services?namespace=*";
+    let client = connect::connect(&args.agent)?;
+    if args.json {
+        let all: Value = client.get(PATH).await?;
+        output::print_json(&all, terminal)?;
+        return Ok(Exit::Success);
+    }
+    let all: Vec<ServiceNamespace> = client.get(PATH).await?;
+    output::print(&list_text(&all, terminal), terminal)?;
+    Ok(Exit::Success)
+}
+
+fn list_text(all: &[ServiceNamespace], terminal: &Terminal) -> String {
+    let rows: Vec<_> = all
+        .iter()
+        .flat_map(|of| of.services.iter().map(move |service| (of, service)))
+        .map(|(of, service)| {
+            [service.service_name.to_string(), of.namespace.to_string(), service.tags.join(", ")]
+        })
+        .collect();
+    if rows.is_empty() {
+        return "no services run\n".to_owned();
+    }
+    table(["SERVICE", "NAMESPACE", "TAGS"], rows, terminal)
+}
+
+async fn info(args: &ServiceInfoArgs, verbose: bool, terminal: &Terminal) -> Result<Exit, Stop> {
+    let client = connect::connect(&args.agent)?;
+    let name = segment(&args.name);
+    let path = format!("/v1/service/{name}?namespace=*");
+    let found: Value = client.get(&path).await?;
+    if found.as_array().is_none_or(Vec::is_empty) {
+        let name = one_line(&args.name);
+        let message = format!("no service {name} runs; `ostler service list` lists those that do");
+        return Err(Stop::Wrong(message));
+    }
+    if args.json {
+        output::print_json(&found, terminal)?;
+        return Ok(Exit::Success);
+    }
+    let found: Vec<ServiceRegistration> = client.get(&path).await?;
+    output::print(&info_text(&found, verbose, terminal), terminal)?;
+    Ok(Exit::Success)
+}
+
+fn info_text(found: &[ServiceRegistration], verbose: bool, terminal: &Terminal) -> String {
+    let rows = found.iter().map(|of| {
+        let alloc = match verbose {
+            true => of.alloc_id.to_string(),
+            false => of.alloc_id.chars().take(8).collect(),
+        };
+        let address = match (of.port, of.address.contains(':')) {
+            (0, _) => of.address.to_string(),
+            (port, true) => format!("[{}]:{port}", of.address),
+            (port, false) => format!("{}:{port}", of.address),
+        };
+        let meta: Vec<_> = of.meta.iter().map(|(key, text)| format!("{key}={text}")).collect();
+        [of.job_id.to_string(), address, of.tags.join(", "), meta.join(", "), alloc]
+    });
+    table(["JOB", "ADDRESS", "TAGS", "META", "ALLOC"], rows, terminal)
+}

@@ -1,0 +1,270 @@
+//! Keeps the services of an allocation in the list of the node, and asks their checks, for as long as
+//! they are there.
+//!
+//! Level-triggered on the states of the tasks: what runs says what is offered, so nothing of it is saved
+//! and a new agent has the same. The end comes before the first task is told to stop: others have the
+//! group's `shutdown_delay` to look elsewhere.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use super::{AllocHook, AllocScope, HookResult, News};
+use crate::alloc::checks::{Checks, Means};
+use crate::alloc::health::CheckId;
+use crate::alloc::services::offered;
+use crate::alloc::services::resolve::{self, AskedCheck, Networks, Question};
+use crate::task::env::{EnvInput, TaskDirs, TaskEnv};
+use crate::task::events;
+use ostler_model::alloc::{AllocState, Allocation};
+use ostler_model::causes::chain;
+use ostler_model::ids::TaskName;
+use ostler_model::job::{Check, CheckKind, Service, TaskGroup};
+use ostler_model::ports::FsIsolation;
+use ostler_model::task::TaskStatus;
+use ostler_model::time::Timestamp;
+
+const NAME: &str = "services";
+
+pub(super) struct ServicesHook;
+
+impl AllocHook for ServicesHook {
+    fn name(&self) -> &'static str {
+        NAME
+    }
+
+    fn prerun<'a>(&'a self, scope: &'a AllocScope) -> HookResult<'a> {
+        Box::pin(async move {
+            begin(scope);
+            Ok(())
+        })
+    }
+
+    fn update<'a>(&'a self, scope: &'a AllocScope) -> HookResult<'a> {
+        Box::pin(async move {
+            scope.services.newest.send_replace(Arc::clone(&scope.allocation));
+            begin(scope);
+            Ok(())
+        })
+    }
+
+    fn pre_kill<'a>(&'a self, scope: &'a AllocScope) -> HookResult<'a> {
+        Box::pin(async move {
+            scope.background.stop(NAME);
+            scope.services.close(scope.allocation.id);
+            Ok(())
+        })
+    }
+}
+
+/// Once; what runs sees newer copies by itself. Most allocations offer nothing, and nothing runs.
+fn begin(scope: &AllocScope) {
+    let offers = |group: &TaskGroup| !group.services.is_empty();
+    if scope.allocation.task_group().is_some_and(offers) && !scope.background.runs(NAME) {
+        scope.background.run(NAME, Offering::new(scope.clone()).run());
+    }
+}
+
+/// Whoever ends this way or another offers nothing any more.
+struct Offered(AllocScope);
+
+impl Drop for Offered {
+    fn drop(&mut self) {
+        self.0.services.offer(self.0.allocation.id, Vec::new());
+    }
+}
+
+struct Offering {
+    scope: Offered,
+    checks: Checks,
+    /// What was said of services that cannot be listed.
+    said: BTreeMap<CheckId, String>,
+}
+
+impl Offering {
+    fn new(scope: AllocScope) -> Self {
+        let means = Means {
+            places: scope.services.node.places(),
+            tasks: scope.tasks.clone(),
+            clock: scope.clock.clone(),
+            rng: scope.rng.clone(),
+        };
+        Self { scope: Offered(scope), checks: Checks::new(means), said: BTreeMap::new() }
+    }
+
+    async fn run(mut self) {
+        let scope = &self.scope.0;
+        let (mut states, mut newest) = (scope.state.clone(), scope.services.newest.subscribe());
+        loop {
+            // Seen before looking: what comes later wakes the wait below.
+            let state = states.borrow_and_update().clone();
+            let allocation = Arc::clone(&newest.borrow_and_update());
+            self.look(&allocation, &state).await;
+            let gone = loop {
+                tokio::select! {
+                    biased;
+                    changed = states.changed() => break changed.is_err(),
+                    changed = newest.changed() => break changed.is_err(),
+                    answered = self.checks.next() => {
+                        if let Some(asked) = self.checks.take(answered) {
+                            self.restart(&asked).await;
+                        }
+                        self.tell();
+                    }
+                }
+            };
+            if gone {
+                return;
+            }
+        }
+    }
+
+    fn tell(&self) {
+        let results = self.checks.results();
+        self.scope.0.services.results.send_if_modified(|known| {
+            let differs = **known != *results;
+            if differs {
+                *known = results;
+            }
+            differs
+        });
+    }
+
+    /// Offer and ask what is there now.
+    async fn look(&mut self, allocation: &Allocation, state: &AllocState) {
+        let Some(group) = allocation.task_group() else { return };
+        let (mut instances, mut wanted, mut refused) = (Vec::new(), Vec::new(), Vec::new());
+        let mut around = Around { scope: &self.scope.0, allocation, group, envs: BTreeMap::new() };
+        for service in &group.services {
+            let Some(started) = offered::since(service, group, state) else { continue };
+            let networks = networks(&self.scope.0, allocation);
+            let env = around.env(service.task.as_ref());
+            let instance = env.and_then(|env| {
+                resolve::instance(service, allocation, env, networks).map_err(|error| chain(&error))
+            });
+            let name = instance.as_ref().map_or(&service.name, |instance| &instance.name).clone();
+            for check in &service.checks {
+                wanted.push(AskedCheck {
+                    id: CheckId::of(service, check),
+                    check: Arc::new(check.clone()),
+                    service: name.clone(),
+                    question: around.question(service, check, networks),
+                    started,
+                });
+            }
+            match instance {
+                Ok(instance) => instances.push(instance),
+                Err(why) => refused.push((service, why)),
+            }
+        }
+        self.checks.set(wanted);
+        self.scope.0.services.offer(allocation.id, instances);
+        self.tell();
+        for (service, why) in refused {
+            self.say(allocation, service, why).await;
+        }
+    }
+
+    /// Once for each reason.
+    async fn say(&mut self, allocation: &Allocation, service: &Service, why: String) {
+        let id = CheckId {
+            task: service.task.clone(),
+            service: service.name.clone(),
+            port: service.port.clone(),
+            check: String::new(),
+        };
+        if self.said.get(&id).is_some_and(|said| *said == why) {
+            return;
+        }
+        let event = events::service_not_listed(self.now(), &service.name, &why);
+        tracing::warn!(alloc = %allocation.id, service = %service.name, why, "service not listed");
+        self.said.insert(id, why);
+        let news = match service.task.as_ref().or(service.runs_in.as_ref()) {
+            Some(task) => News::SayTo(task.clone(), event),
+            None => News::Say(event),
+        };
+        self.scope.0.tell(news).await;
+    }
+
+    fn now(&self) -> Timestamp {
+        self.scope.0.clock.now()
+    }
+
+    /// A check asks for a restart: of the service's task, or of all that run.
+    async fn restart(&self, asked: &AskedCheck) {
+        let Some(tasks) = self.scope.0.tasks.upgrade() else { return };
+        let reason = events::unhealthy(&asked.check.name);
+        let such = |name: &TaskName| asked.id.task.as_ref().is_none_or(|task| task == name);
+        let targets: Vec<_> = tasks.iter().filter(|(name, _)| such(name)).collect();
+        for (name, task) in targets {
+            if task.state().status != TaskStatus::Running {
+                continue;
+            }
+            if let Err(error) = task.restart_unhealthy(&reason).await {
+                // It is being ended by somebody else.
+                tracing::debug!(task = %name, %error, "not restarted for its check");
+            }
+        }
+    }
+}
+
+/// What texts of services may refer to, built once for each task.
+struct Around<'a> {
+    scope: &'a AllocScope,
+    allocation: &'a Allocation,
+    group: &'a TaskGroup,
+    envs: BTreeMap<Option<&'a TaskName>, Result<TaskEnv, String>>,
+}
+
+impl<'a> Around<'a> {
+    /// The variables of a task, or of the group as a whole.
+    fn env(&mut self, task: Option<&'a TaskName>) -> Result<&TaskEnv, String> {
+        let (scope, allocation) = (self.scope, self.allocation);
+        let task = task.filter(|name| self.group.task(name).is_some());
+        let group = self.group;
+        let built = self.envs.entry(task).or_insert_with(|| match task {
+            None => TaskEnv::of_group(allocation, &scope.node).map_err(|error| chain(&error)),
+            Some(name) => of_task(scope, allocation, group, name),
+        });
+        built.as_ref().map_err(Clone::clone)
+    }
+
+    fn question(
+        &mut self,
+        service: &'a Service,
+        check: &'a Check,
+        networks: Networks<'_>,
+    ) -> Result<Question, String> {
+        let task = match check.kind {
+            CheckKind::Script { .. } => resolve::script_task(check, service),
+            _ => service.task.as_ref(),
+        };
+        let env = self.env(task)?;
+        resolve::question(check, service, env, networks).map_err(|error| chain(&error))
+    }
+}
+
+fn of_task(
+    scope: &AllocScope,
+    allocation: &Allocation,
+    group: &TaskGroup,
+    name: &TaskName,
+) -> Result<TaskEnv, String> {
+    let Some(task) = group.task(name) else { return Err(format!("there is no task {name}")) };
+    let dir = scope.alloc_root.join(allocation.id.to_string());
+    let driver = scope.drivers.dispense(&task.driver);
+    let isolation = driver.map_or(FsIsolation::None, |driver| driver.capabilities().fs_isolation);
+    let dirs = TaskDirs::new(isolation, &dir.join("alloc"), &dir.join(name.as_str()));
+    let dirs = dirs.map_err(|error| chain(&error))?;
+    let (node, hook_env) = (&scope.node, &[][..]);
+    let input = EnvInput { alloc: allocation, task, node, dirs: &dirs, hook_env };
+    TaskEnv::build(&input).map_err(|error| chain(&error))
+}
+
+fn networks<'a>(scope: &'a AllocScope, allocation: &'a Allocation) -> Networks<'a> {
+    Networks {
+        ports: &allocation.ports,
+        host_ip: &scope.services.host_ip,
+        alloc_ip: None,
+        driver_ip: None,
+    }
+}

@@ -1,0 +1,287 @@
+//! What a service is once its `${…}` are replaced: its entry in the list of the node, and the questions
+//! of its checks. Pure.
+//!
+//! Where it is reached ([`reached`]) is decided in one place, by what the allocation's network is:
+//!
+//! ```text
+//! address_mode   address                                           port, of a label    number
+//! host           the port's; the node's                            the node's port     as it is
+//! alloc          of the network that the allocation has for itself  `to`               as it is
+//! driver         of the network that the driver gave the task       `to`               as it is
+//! auto           its own `address`; driver where there is one; else host
+//! ```
+
+use std::collections::BTreeMap;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::sync::Arc;
+
+use crate::alloc::health::CheckId;
+use crate::task::env::TaskEnv;
+use crate::task::interpolate::InterpolateError;
+use ostler_model::alloc::Allocation;
+use ostler_model::ids::TaskName;
+use ostler_model::job::{AddressMode, Check, CheckKind, HttpCheck, Service};
+use ostler_model::limits::SERVICE_NAME_BYTES_MAX;
+use ostler_model::resources::AllocatedPort;
+use ostler_model::service::ServiceInstance;
+use ostler_probe::CheckTarget;
+
+/// What there is of networks around a service.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Networks<'a> {
+    /// The ports of the allocation.
+    pub ports: &'a [AllocatedPort],
+    /// The node's address.
+    pub host_ip: &'a str,
+    /// The address of the allocation in a network of its own.
+    pub alloc_ip: Option<&'a str>,
+    /// The address that the driver gave the task.
+    pub driver_ip: Option<&'a str>,
+}
+
+/// Why a service is not listed, or a check has nothing to ask.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ResolveError {
+    /// A text has a reference nobody knows.
+    #[error("{what}: {source}")]
+    Text {
+        /// Which.
+        what: &'static str,
+        /// What is wrong with it.
+        #[source]
+        source: InterpolateError,
+    },
+    /// The name is none.
+    #[error(
+        "{name:?} is no name of a service: letters, digits and dashes, at most {SERVICE_NAME_BYTES_MAX}"
+    )]
+    Name {
+        /// With all references replaced.
+        name: String,
+    },
+    /// Neither a label nor a number.
+    #[error("the allocation has no port {port:?}")]
+    Port {
+        /// The port.
+        port: String,
+    },
+    /// There is nothing to connect to.
+    #[error("the check has no port; give it or its service one")]
+    NoPort,
+    /// No such network.
+    #[error("address_mode {mode} needs {needed}, which this task does not have")]
+    NoNetwork {
+        /// The mode.
+        mode: &'static str,
+        /// What it needs.
+        needed: &'static str,
+    },
+}
+
+/// Where something is reached: an address or name, and a port or 0 for none.
+///
+/// # Errors
+/// When the port is not there, or the network.
+pub fn reached(
+    mode: AddressMode,
+    own: Option<&str>,
+    port: Option<&str>,
+    networks: Networks<'_>,
+) -> Result<(String, u16), ResolveError> {
+    let label = port.and_then(|port| networks.ports.iter().find(|known| known.label == port));
+    let number = match (port, label) {
+        (Some(port), None) => match port.parse() {
+            Ok(number @ 1..) => number,
+            _ => return Err(ResolveError::Port { port: port.to_owned() }),
+        },
+        _ => 0,
+    };
+    let inside = label.map_or(number, |port| port.to);
+    match mode {
+        AddressMode::Auto => match own {
+            Some(own) => Ok((own.to_owned(), label.map_or(number, |port| port.value))),
+            None if networks.driver_ip.is_some() => {
+                reached(AddressMode::Driver, None, port, networks)
+            }
+            None => reached(AddressMode::Host, None, port, networks),
+        },
+        AddressMode::Host => Ok(match label {
+            Some(port) => (usable(&port.host_ip), port.value),
+            None => (usable(networks.host_ip), number),
+        }),
+        AddressMode::Alloc => match networks.alloc_ip {
+            Some(ip) => Ok((ip.to_owned(), inside)),
+            None => Err(ResolveError::NoNetwork {
+                mode: "alloc",
+                needed: "a network that the allocation has for itself",
+            }),
+        },
+        AddressMode::Driver => match networks.driver_ip {
+            Some(ip) => Ok((ip.to_owned(), inside)),
+            None => Err(ResolveError::NoNetwork {
+                mode: "driver",
+                needed: "a driver that gives it a network",
+            }),
+        },
+    }
+}
+
+/// An address that can be connected to: where all are listened at, the loopback's.
+fn usable(ip: &str) -> String {
+    match ip.parse() {
+        Ok(IpAddr::V4(ip)) if ip.is_unspecified() => Ipv4Addr::LOCALHOST.to_string(),
+        Ok(IpAddr::V6(ip)) if ip.is_unspecified() => Ipv6Addr::LOCALHOST.to_string(),
+        _ => ip.to_owned(),
+    }
+}
+
+/// What is asked.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Question {
+    /// Over the network.
+    Network {
+        /// What; no script.
+        kind: CheckKind,
+        /// Where.
+        target: CheckTarget,
+    },
+    /// A program inside a task.
+    Script {
+        /// Which task.
+        task: TaskName,
+        /// Program and arguments.
+        argv: Vec<String>,
+    },
+}
+
+/// The entry of a service in the list of the node. Its indexes are the list's to give.
+///
+/// # Errors
+/// What of it has no meaning.
+pub fn instance(
+    service: &Service,
+    allocation: &Allocation,
+    env: &TaskEnv,
+    networks: Networks<'_>,
+) -> Result<ServiceInstance, ResolveError> {
+    let text = |what| move |text: &str| replaced(env, what, text);
+    let name = text("name")(&service.name)?;
+    let allowed = |c: char| c.is_ascii_alphanumeric() || c == '-';
+    if name.is_empty() || name.len() > SERVICE_NAME_BYTES_MAX || !name.chars().all(allowed) {
+        return Err(ResolveError::Name { name });
+    }
+    let port = service.port.as_deref().map(text("port")).transpose()?;
+    let own = service.address.as_deref().map(text("address")).transpose()?;
+    let (address, number) =
+        reached(service.address_mode, own.as_deref(), port.as_deref(), networks)?;
+    let tags = service.tags.iter().map(|tag| text("tags")(tag)).collect::<Result<_, _>>()?;
+    let mut meta = BTreeMap::new();
+    for (key, value) in &service.meta {
+        meta.insert(text("meta")(key)?, text("meta")(value)?);
+    }
+    let of = match &service.task {
+        Some(task) => task.to_string(),
+        None => format!("group-{}", allocation.group),
+    };
+    let id = format!(
+        "_nomad-task-{}-{of}-{name}-{}",
+        allocation.id,
+        port.as_deref().unwrap_or_default()
+    );
+    Ok(ServiceInstance {
+        id,
+        name,
+        namespace: allocation.job.namespace.clone(),
+        job: allocation.job.id.clone(),
+        alloc: allocation.id,
+        tags,
+        meta,
+        address,
+        port: number,
+        create_index: 0,
+        modify_index: 0,
+    })
+}
+
+/// What a check asks. `script_env` is that of the task a script runs in.
+///
+/// # Errors
+/// What of it has no meaning.
+pub fn question(
+    check: &Check,
+    service: &Service,
+    env: &TaskEnv,
+    networks: Networks<'_>,
+) -> Result<Question, ResolveError> {
+    let text = |what| move |text: &str| replaced(env, what, text);
+    let kind = match &check.kind {
+        CheckKind::Script { command, args } => {
+            let mut argv = vec![text("command")(command)?];
+            for arg in args {
+                argv.push(text("args")(arg)?);
+            }
+            let task = script_task(check, service)
+                .ok_or(ResolveError::NoNetwork { mode: "script", needed: "a task to run in" })?;
+            return Ok(Question::Script { task: task.clone(), argv });
+        }
+        CheckKind::Tcp => CheckKind::Tcp,
+        CheckKind::Http(http) => CheckKind::Http(Box::new(replaced_http(http, env)?)),
+        CheckKind::Grpc { service, tls } => {
+            CheckKind::Grpc { service: text("grpc_service")(service)?, tls: tls.clone() }
+        }
+    };
+    let port = check.port.as_deref().or(service.port.as_deref()).ok_or(ResolveError::NoPort)?;
+    let port = text("port")(port)?;
+    let own = service.address.as_deref().map(text("address")).transpose()?;
+    // A mode of the check's own is another than the service's, with its own address or not.
+    let (mode, own) = match check.address_mode {
+        Some(mode) => (mode, None),
+        None => (service.address_mode, own),
+    };
+    let (host, port) = reached(mode, own.as_deref(), Some(&port), networks)?;
+    Ok(Question::Network { kind, target: CheckTarget { host, port } })
+}
+
+/// The task that a script runs in.
+#[must_use]
+pub fn script_task<'a>(check: &'a Check, service: &'a Service) -> Option<&'a TaskName> {
+    check.task.as_ref().or(service.task.as_ref()).or(service.runs_in.as_ref())
+}
+
+fn replaced_http(http: &HttpCheck, env: &TaskEnv) -> Result<HttpCheck, ResolveError> {
+    let mut headers = BTreeMap::new();
+    for (name, values) in &http.headers {
+        let values = values.iter().map(|value| replaced(env, "header", value));
+        headers.insert(replaced(env, "header", name)?, values.collect::<Result<_, _>>()?);
+    }
+    let path = replaced(env, "path", &http.path)?;
+    let path = if path.starts_with('/') { path } else { format!("/{path}") };
+    let body = replaced(env, "body", &http.body)?;
+    Ok(HttpCheck { path, headers, body, ..http.clone() })
+}
+
+fn replaced(env: &TaskEnv, what: &'static str, text: &str) -> Result<String, ResolveError> {
+    if !text.contains("${") {
+        return Ok(text.to_owned());
+    }
+    env.interpolate(text).map_err(|source| ResolveError::Text { what, source })
+}
+
+/// One check of a service that is there, with all that asking it takes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AskedCheck {
+    /// Which.
+    pub id: CheckId,
+    /// As the job file has it.
+    pub check: Arc<Check>,
+    /// The service by its name in the list.
+    pub service: String,
+    /// What is asked, or why nothing can be.
+    pub question: Result<Question, String>,
+    /// The start of what it asks.
+    pub started: ostler_model::time::Timestamp,
+}
+
+#[cfg(test)]
+#[path = "resolve_tests.rs"]
+mod tests;

@@ -1,0 +1,38 @@
+//! Limits of services and of the checks that ask them.
+
+use std::time::Duration;
+
+/// Most services of one group, those of its tasks included: each is kept in the list of the node.
+pub const GROUP_SERVICES_MAX: usize = 64;
+/// Most tags of one service, or pairs of its meta; Consul takes 64 pairs.
+pub const SERVICE_WORDS_MAX: usize = 64;
+/// Longest tag, name or value of a pair of a service's meta, bytes: what Consul takes as a value.
+pub const SERVICE_WORD_BYTES_MAX: usize = 512;
+/// Longest address that a service gives itself, bytes: that of a domain name.
+pub const SERVICE_ADDRESS_BYTES_MAX: usize = 253;
+/// Most values of headers that a check sends. With [`super::CHECK_PATH_BYTES_MAX`] a request stays
+/// below what servers take as its head (8 KiB).
+pub const CHECK_SENT_HEADERS_MAX: usize = 32;
+/// Most bytes of all headers that a check sends, names and values together.
+pub const CHECK_SENT_HEADER_BYTES_MAX: usize = 4 * 1024;
+/// Largest body that a check sends, bytes.
+pub const CHECK_BODY_BYTES_MAX: usize = 16 * 1024;
+/// Most arguments of a script check.
+pub const CHECK_ARGS_MAX: usize = 256;
+/// Most bytes of a script check's command and arguments together: they are kept in the state file.
+pub const CHECK_ARGS_BYTES_MAX: usize = 32 * 1024;
+/// Longest name that a check asks a gRPC server for, bytes.
+pub const CHECK_GRPC_SERVICE_BYTES_MAX: usize = 256;
+/// Largest answer of a gRPC server's health service, bytes: a status is four.
+pub const CHECK_GRPC_BYTES_MAX: usize = 4 * 1024;
+/// Checks that are being asked at one time, on the whole node: each has a connection or runs a program.
+/// Who finds no place waits for one.
+pub const CHECKS_ASKED_MAX: usize = 64;
+/// First questions are spread over so much time, or over the interval where that is shorter: checks of
+/// a hundred allocations that are started, or owned again, together come one after the other.
+pub const CHECK_SPREAD_MAX: Duration = Duration::from_secs(1);
+/// `check_restart.grace` unless given; Nomad's.
+pub const CHECK_GRACE_DEFAULT: Duration = Duration::from_secs(1);
+/// Longest wait for a task's owner to take a script that is to run in it, beside the time the check
+/// gives.
+pub const CHECK_SCRIPT_START_MAX: Duration = Duration::from_secs(10);
