@@ -207,6 +207,7 @@ fn allocation(number: u64) -> Allocation {
         value: 20_000 + u16::try_from(number % 10_000).unwrap_or(0),
         to,
         host_ip: "10.20.30.40".to_owned(),
+        task: None,
     };
     let gpu = AllocatedDevice {
         group: GroupKey {

@@ -254,6 +254,7 @@ fn essence(job: &Job, group: &TaskGroup) -> TaskGroup {
         network,
         tasks,
         ephemeral_disk,
+        volumes,
         count: _,
         constraints: _,
         shutdown_delay: _,
@@ -280,6 +281,7 @@ fn essence(job: &Job, group: &TaskGroup) -> TaskGroup {
         services: Vec::new(),
         max_run_duration: None,
         stop_after_disconnect: None,
+        volumes: volumes.clone(),
     }
 }
 

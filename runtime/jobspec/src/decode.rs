@@ -11,11 +11,13 @@ pub(crate) mod group;
 pub(crate) mod health;
 mod http;
 pub(crate) mod job;
+pub(crate) mod network;
 pub(crate) mod resources;
 pub(crate) mod restart;
 pub(crate) mod service;
 pub(crate) mod task;
 pub(crate) mod trust;
+pub(crate) mod volume;
 
 pub(crate) use agent::agent_config;
 pub use agent::agent_key;

@@ -4,14 +4,16 @@
 use serde_json::Value;
 
 use crate::decode::constraint::{AffinityKeys, ConstraintKeys};
-use crate::decode::group::{GroupKeys, NetworkKeys, PortKeys};
+use crate::decode::group::GroupKeys;
 use crate::decode::health::UpdateKeys;
 use crate::decode::job::{JobKeys, REGION};
+use crate::decode::network::{DnsKeys, NetworkKeys, PortKeys, TaskNetworkKeys};
 use crate::decode::resources::{DeviceKeys, ResourceKeys};
 use crate::decode::service::{CheckKeys, CheckType, ServiceKeys};
 use crate::decode::task::TaskKeys;
+use crate::decode::volume::{VolumeKeys, VolumeMountKeys};
 use crate::diagnostic::Span;
-use crate::keys::{Free, Keys as _};
+use crate::keys::{ByName, Free, Keys as _};
 use crate::tree::{self, Key, ValueKind};
 use ostler_model::job::{
     Check, CheckKind, Constraint, HealthPolicy, Job, JobKind, NetworkSpec, PortSpec, RestartPolicy,
@@ -56,6 +58,7 @@ fn group(group: &TaskGroup, job: JobKind) -> GroupKeys {
         shutdown_delay: group.shutdown_delay.into(),
         max_run_duration: group.max_run_duration.into(),
         ephemeral_disk: Some(group.ephemeral_disk.into()),
+        volumes: ByName(group.volumes.iter().map(VolumeKeys::of).collect()),
         update: group.health.map(|health| update(Some(health), job)),
         // What Nomad fills in; `Update` says what counts.
         migrate: (job == JobKind::Service).then(|| HealthPolicy::default().into()),
@@ -84,6 +87,7 @@ fn task(task: &Task, services: &[Service]) -> TaskKeys {
         user: task.user.clone().into(),
         shutdown_delay: task.shutdown_delay.unwrap_or_default().into(),
         services: own.map(service).collect(),
+        volume_mounts: task.volume_mounts.iter().map(VolumeMountKeys::from).collect(),
         ..TaskKeys::default()
     }
 }
@@ -101,20 +105,43 @@ fn constraints(constraints: &[Constraint]) -> Vec<ConstraintKeys> {
 }
 
 fn network(network: &NetworkSpec) -> NetworkKeys {
+    let texts = |texts: &Vec<String>| (!texts.is_empty()).then(|| placed(texts));
+    let (fixed, dynamic) = ports(&network.ports);
+    NetworkKeys {
+        mode: network.mode.text().into(),
+        ports: fixed,
+        dynamic,
+        dns: network.dns.as_ref().map(|dns| DnsKeys {
+            servers: texts(&dns.servers).into(),
+            searches: texts(&dns.searches).into(),
+            options: texts(&dns.options).into(),
+            ..DnsKeys::default()
+        }),
+        ..NetworkKeys::default()
+    }
+}
+
+fn network_of_task(own: &[PortSpec]) -> TaskNetworkKeys {
+    let (fixed, dynamic) = ports(own);
+    TaskNetworkKeys {
+        mode: "host".to_owned().into(),
+        ports: fixed,
+        dynamic,
+        ..TaskNetworkKeys::default()
+    }
+}
+
+/// Those with a number of their own, and the others.
+fn ports(ports: &[PortSpec]) -> (Vec<PortKeys>, Vec<PortKeys>) {
     let port = |port: &PortSpec| PortKeys {
         label: label(&port.label),
         fixed: port.fixed.into(),
-        to: port.to.into(),
+        to: port.to.map(i32::from).into(),
+        host_network: port.host_network.clone().unwrap_or_else(|| "default".to_owned()).into(),
         ..PortKeys::default()
     };
-    let (fixed, dynamic): (Vec<_>, Vec<_>) =
-        network.ports.iter().partition(|port| port.fixed.is_some());
-    NetworkKeys {
-        mode: "host".to_owned().into(),
-        ports: fixed.into_iter().map(port).collect(),
-        dynamic: dynamic.into_iter().map(port).collect(),
-        ..NetworkKeys::default()
-    }
+    let (fixed, dynamic): (Vec<_>, Vec<_>) = ports.iter().partition(|port| port.fixed.is_some());
+    (fixed.into_iter().map(port).collect(), dynamic.into_iter().map(port).collect())
 }
 
 /// A group's block, or the job's, which says nothing. `MaxParallel` 0 is what happens: all are
@@ -163,11 +190,13 @@ fn check(check: &Check) -> CheckKeys {
 }
 
 fn resources(resources: &Resources) -> ResourceKeys {
+    let of_task = resources.ports.as_slice();
     ResourceKeys {
         cpu: resources.cpu_mhz.into(),
         memory: resources.memory_mb.into(),
         memory_max: resources.memory_max_mb.into(),
         devices: resources.devices.iter().map(device).collect(),
+        networks: (!of_task.is_empty()).then(|| network_of_task(of_task)).into_iter().collect(),
         ..ResourceKeys::default()
     }
 }

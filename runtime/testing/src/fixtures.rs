@@ -39,6 +39,7 @@ pub fn task(name: &str) -> Result<Task, NameError> {
         user: None,
         shutdown_delay: None,
         payload: None,
+        volume_mounts: Vec::new(),
     })
 }
 
@@ -99,6 +100,7 @@ pub fn group(name: &str, tasks: Vec<Task>) -> Result<TaskGroup, NameError> {
         services: Vec::new(),
         max_run_duration: None,
         stop_after_disconnect: None,
+        volumes: BTreeMap::new(),
     })
 }
 

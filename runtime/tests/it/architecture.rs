@@ -24,6 +24,7 @@ const CRATES: &[&str] = &[
     "lifecycle",
     "logs",
     "model",
+    "network",
     "node",
     "nomad-plugin",
     "plugin",

@@ -174,6 +174,7 @@ impl Owner {
             previous,
             disk_watch: self.disk_watch.clone(),
             other_nodes: options.other_nodes.clone(),
+            networks: Arc::clone(&options.networks),
         }
     }
 
@@ -224,5 +225,6 @@ fn node_facts(view: &NodeView) -> NodeFacts {
         pool: "default".to_owned(),
         attributes: view.attribute_texts(),
         meta: view.meta.clone(),
+        host_volumes: view.host_volumes.clone(),
     }
 }

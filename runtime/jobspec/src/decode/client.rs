@@ -3,6 +3,8 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
+use super::network::{self, HostNetworkKeys, NetworkConfigKeys};
+use super::volume::{self, HostVolumeKeys};
 use crate::keys::Bounds::Whole;
 use crate::keys::{Context, Given, MOST, Texts, hint, keys};
 use ostler_model::config::{ClientConfig, ClusterConfig, HttpConfig, TlsConfig};
@@ -23,6 +25,18 @@ keys! {
         node_pool: Given<String>, "the servers'";
         /// What `${meta.…}` stands for on this node, as `meta` at the top.
         meta: BTreeMap<String, String>;
+        /// A directory that jobs may mount, by its name.
+        host_volumes "host_volume": Vec<HostVolumeKeys>;
+        /// Directories of CNI plugins, with ':' between them.
+        cni_path: Given<String>, "`/opt/cni/bin:/usr/lib/cni`";
+        /// Directory of the configurations for networks of mode `cni/NAME`.
+        cni_config_dir: Given<PathBuf>, "`/opt/cni/config`";
+        /// The bridge of networks of mode `bridge`.
+        bridge_network_name: Given<String>, "`nomad`";
+        /// Addresses at that bridge.
+        bridge_network_subnet: Given<String>, "`172.26.64.0/20`";
+        /// Addresses of the node that ports may ask for by name.
+        host_networks "host_network": Vec<HostNetworkKeys>;
         /// Nobody runs a command inside a task of this node by `nomad alloc exec`.
         disable_remote_exec: Given<bool>, "`false`";
         /// An agent is always a client.
@@ -32,8 +46,8 @@ keys! {
         "reserved" [hint("give the totals without it: memory_total_mb, cpu_total_compute")];
         "gc_interval" [hint("write gc { interval = … }")];
         "gc_max_allocs" [hint("write gc { max_allocs = … }")];
-        "state_dir"; "alloc_dir"; "options"; "host_volume";
-        "host_network"; "network_interface"; "chroot_env"; "max_kill_timeout";
+        "state_dir"; "alloc_dir"; "options";
+        "network_interface"; "chroot_env"; "max_kill_timeout";
         "disk_total_mb"; "cpu_disable_dmidecode"; "server_join" [hint("write servers = […]")]; "artifact";
         "template"; "drain_on_shutdown";
     }
@@ -94,7 +108,17 @@ pub(super) fn client(
     let disable_remote_exec = keys.disable_remote_exec.value.unwrap_or(false);
     let cluster =
         ClusterConfig { servers, region, node_class, node_pool, disable_remote_exec, tls, http };
-    (ClientConfig { cpu_total_compute, memory_total_mb }, cluster, keys.meta)
+    let host_volumes = volume::host_volumes(keys.host_volumes, cx);
+    let network = NetworkConfigKeys {
+        cni_path: keys.cni_path,
+        cni_config_dir: keys.cni_config_dir,
+        bridge_name: keys.bridge_network_name,
+        bridge_subnet: keys.bridge_network_subnet,
+        host_networks: keys.host_networks,
+    };
+    let network = network::config(network, cx);
+    let config = ClientConfig { cpu_total_compute, memory_total_mb, host_volumes, network };
+    (config, cluster, keys.meta)
 }
 
 pub(super) fn tls(keys: TlsKeys, cx: &mut Context<'_>) -> Option<TlsConfig> {

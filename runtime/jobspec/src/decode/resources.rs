@@ -1,9 +1,10 @@
 //! What a task asks for.
 
 use super::constraint::{AffinityKeys, ConstraintKeys, PREFERRED, affinities, constraints};
+use super::network::{self, TaskNetworkKeys};
 use crate::diagnostic::shown;
 use crate::keys::Bounds::{NotZero, Unwritten, Whole};
-use crate::keys::{Context, Given, MOST, Texts, hint, keys, keyword};
+use crate::keys::{Context, Given, MOST, Texts, keys, keyword};
 use ostler_model::job::{Affinity, Constraint, Operator};
 use ostler_model::limits::ANSWER_NAME_BYTES_MAX;
 use ostler_model::resources::{DeviceRequest, Resources};
@@ -18,11 +19,12 @@ keys! {
         memory_max / MemoryMaxMB: Given<u32> [NotZero(1, MOST)], "`memory`";
         /// Devices, by `type`, `vendor/type` or `vendor/type/name`.
         devices "device" / Devices: Vec<DeviceKeys>;
+        /// Ports of the task at the node's address; newer jobs have them in the group.
+        networks "network" / Networks: Vec<TaskNetworkKeys>;
         /// Devices that belong to one NUMA node.
         numa / NUMA: Option<NumaKeys> [Unwritten];
     }
     not_yet {
-        "network" / Networks [hint("put the network into the group")] => null;
         "cores" / Cores => 0; "disk" / DiskMB => 0; "iops" / IOPS => 0; "secrets" / SecretsMB;
     }
 }
@@ -76,7 +78,8 @@ pub(super) fn resources(keys: ResourceKeys, cx: &mut Context<'_>) -> Resources {
     if let Some(block) = keys.numa {
         numa(block, &mut devices, cx);
     }
-    Resources { cpu_mhz, memory_mb, memory_max_mb: keys.memory_max.value, devices }
+    let ports = network::of_task(keys.networks, cx);
+    Resources { cpu_mhz, memory_mb, memory_max_mb: keys.memory_max.value, devices, ports }
 }
 
 /// Decode `numa` into rules of the device requests it names: this agent pins no processors, so that

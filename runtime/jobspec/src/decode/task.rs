@@ -5,9 +5,11 @@ use std::time::Duration;
 
 use super::constraint::{ConstraintKeys, constraints};
 use super::named;
+use super::network;
 use super::resources::{ResourceKeys, resources};
 use super::restart::{self, RestartKeys};
 use super::service::{self, ServiceKeys};
+use super::volume::{self, VolumeMountKeys};
 use crate::diagnostic::{Span, shown};
 use crate::keys::Bounds::Whole;
 use crate::keys::{Context, Free, Given, MOST, hint, keys, keyword};
@@ -53,11 +55,13 @@ keys! {
         shutdown_delay / ShutdownDelay: Given<Duration>, "none";
         /// What it offers.
         services "service" / Services: Vec<ServiceKeys>;
+        /// A volume of its group, and where the task sees it.
+        volume_mounts "volume_mount" / VolumeMounts: Vec<VolumeMountKeys>;
     }
     not_yet {
         "affinity" / Affinities => null; "artifact" / Artifacts => null; "template" / Templates => null;
         "vault" / Vault => null; "consul" / Consul; "identity" / Identities; "" / Identity;
-        "csi_plugin" / CSIPluginConfig => null; "volume_mount" / VolumeMounts => null;
+        "csi_plugin" / CSIPluginConfig => null;
         "dispatch_payload" / DispatchPayload => null; "scaling" / ScalingPolicies => null;
         "kind" / Kind => ""; "action" / Actions; "schedule" / Schedule; "secret" / Secrets;
     }
@@ -108,10 +112,13 @@ pub(super) fn task(
         cx.error(label.span, message);
     }
     let name = named(TaskName::new(label.name), label.span, cx);
+    let resources = keys.resources.map(|block| resources(block, cx)).unwrap_or_default();
     if let Some(name) = &name {
+        let with_own = network::with_ports(scope.network, &resources.ports);
+        let network = with_own.as_ref().or(scope.network);
         services.extend(service::services(
             keys.services,
-            service::ServiceScope { task: Some(name), ..scope },
+            service::ServiceScope { task: Some(name), network, ..scope },
             cx,
         ));
         let mut places = keys.config.places;
@@ -121,10 +128,10 @@ pub(super) fn task(
         }
     }
     let constraints = constraints(keys.constraints, cx);
-    let resources = keys.resources.map(|block| resources(block, cx)).unwrap_or_default();
     let restart = restart::policy(keys.restart, policy, cx);
     check_kill_timeout(&keys.kill_timeout, cx);
     let kill_signal = keys.kill_signal.placed().and_then(|given| signal(given, cx));
+    let volume_mounts = volume::mounts(keys.volume_mounts, cx);
     let driver = keys.driver.parsed(cx, PluginName::new);
     let lifecycle = keys.lifecycle.and_then(|block| {
         let hook = block.hook.value?;
@@ -147,6 +154,7 @@ pub(super) fn task(
         user: keys.user.value.filter(|user| !user.is_empty()),
         shutdown_delay: keys.shutdown_delay.value.filter(|delay| !delay.is_zero()),
         payload: None,
+        volume_mounts,
     })
 }
 

@@ -23,6 +23,7 @@ use tokio_util::task::AbortOnDropHandle;
 use super::health::{CheckId, CheckResult};
 use crate::watch;
 use ostler_model::clock::{self, Clock, Stopwatch};
+use ostler_model::ids::TaskName;
 use ostler_model::job::{Check, CheckKind, Service, TaskGroup};
 use ostler_model::resources::AllocatedPort;
 use probe::Answer;
@@ -85,18 +86,26 @@ fn question(service: &Service, check: &Check, ports: &[AllocatedPort]) -> Questi
             check: check.name.clone(),
         },
         kind: check.kind.clone(),
-        address: address(check.port.as_deref().or(service.port.as_deref()), ports),
+        address: address(
+            check.port.as_deref().or(service.port.as_deref()),
+            service.task.as_ref(),
+            ports,
+        ),
         interval: check.interval,
         timeout: check.timeout,
     }
 }
 
 /// Where a port of the allocation is reached from this node.
-fn address(label: Option<&str>, ports: &[AllocatedPort]) -> Result<SocketAddr, String> {
+fn address(
+    label: Option<&str>,
+    task: Option<&TaskName>,
+    ports: &[AllocatedPort],
+) -> Result<SocketAddr, String> {
     let label = label.ok_or("the check has no port; give it or its service one")?;
     let port = ports
         .iter()
-        .find(|port| port.label == label)
+        .find(|port| port.label == label && port.task.as_ref().is_none_or(|of| Some(of) == task))
         .ok_or_else(|| format!("the allocation has no port {label:?}"))?;
     let ip: IpAddr = port
         .host_ip

@@ -15,6 +15,7 @@
 //! | `alloc_dir` | builds the directory; one that is gone is made again, unless a run lives in it | destroy: removes it |
 //! | `await_previous` | waits until the previous allocations run nothing, on another node too | post-run: the same for those that are to stop, for who waits for this one |
 //! | `disk_migration` | takes over its data, or that of the one before it if it never started, or fetches it from another node; never fails the allocation | |
+//! | `network` | makes the network of one that has its own, or finds it | post-run, destroy: takes it away |
 //! | `health` | begins to watch, unless it was judged | update: anew; pre-kill: ends |
 //! | `max_run_duration` | sets the deadline | update: anew |
 //! | `disk_size` | begins to measure | post-run: ends |
@@ -24,8 +25,6 @@
 //! leaves running lies in [`Background`], which the allocation's owner ends with itself, also when
 //! the agent leaves. What a hook has to say goes to the owner as [`News`].
 //!
-//! There is no hook for a network: allocations have the node's own, so nothing of it is to be set up,
-//! saved or restored.
 
 pub(super) mod background;
 mod dir;
@@ -34,6 +33,7 @@ mod fetch;
 mod health;
 mod max_run;
 mod migrate;
+mod network;
 mod previous;
 mod run;
 
@@ -45,7 +45,7 @@ use tokio::sync::Mutex;
 
 use super::{DiskWatch, PreviousAlloc};
 use crate::queue;
-use crate::task::{LogSlot, MadeDirs};
+use crate::task::{LogSlot, MadeDirs, NetworkSlot};
 use crate::watch;
 use ostler_model::alloc::{AllocState, Allocation, ClientStatus};
 use ostler_model::causes;
@@ -53,8 +53,10 @@ use ostler_model::clock::Clock;
 use ostler_model::event::TaskEvent;
 use ostler_model::ids::{AllocId, TaskName};
 use ostler_model::limits::HOOK_WALL_MAX;
+use ostler_model::network::Networks;
 use ostler_model::other_nodes::OtherNodes;
 use ostler_model::ports::BoxFuture;
+use ostler_model::saved::NetworkStatus;
 use ostler_state::{Key, StateStore};
 
 pub use self::background::Background;
@@ -96,6 +98,10 @@ pub struct AllocScope {
     pub first: Arc<[FirstRun]>,
     /// The other nodes of the cluster that this is a node of.
     pub other_nodes: Option<Arc<dyn OtherNodes>>,
+    /// Makes networks.
+    pub networks: Arc<dyn Networks>,
+    /// Its own, once it is made.
+    pub network: NetworkSlot,
 }
 
 /// What is made for the first run of a task together with the allocation's directory.
@@ -153,6 +159,8 @@ pub enum News {
     Waiting(Option<String>),
     /// An event for every task.
     Say(TaskEvent),
+    /// It has a network of its own.
+    Network(NetworkStatus),
     /// The allocation ends with this status.
     Force {
         /// The status.
@@ -270,6 +278,7 @@ pub fn standard() -> Vec<Arc<dyn AllocHook>> {
             Arc::new(dir::DirHook),
             Arc::new(previous::PreviousHook),
             Arc::new(migrate::MigrateHook),
+            Arc::new(network::NetworkHook),
             Arc::new(health::HealthHook),
             Arc::new(max_run::MaxRunHook),
             Arc::new(disk_size::DiskSizeHook),

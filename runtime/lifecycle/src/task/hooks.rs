@@ -1,7 +1,7 @@
 //! What happens around the runs of a task, in a fixed order.
 //!
 //! ```text
-//!   before each run   driver ─► dir ─► payload ─► logs ─► devices ─► config     first error stops
+//!   before each run   driver ─► dir ─► payload ─► logs ─► devices ─► config ─► volumes ─► dns   first error stops
 //!   after each run    exited, all of them, whatever one says
 //!   at the end        stop, all of them; idempotent
 //! ```
@@ -12,9 +12,11 @@
 mod config;
 mod devices;
 mod dir;
+mod dns;
 mod driver;
 mod logs;
 mod payload;
+mod volumes;
 
 use std::path::PathBuf;
 use std::sync::{Arc, LazyLock};
@@ -177,6 +179,8 @@ pub fn standard() -> Vec<Arc<dyn TaskHook>> {
             Arc::new(logs::LogsHook),
             Arc::new(devices::DevicesHook),
             Arc::new(config::ConfigHook),
+            Arc::new(volumes::VolumesHook),
+            Arc::new(dns::DnsHook),
         ]
     });
     ALL.clone()

@@ -54,7 +54,11 @@ fn found(root: &Path, data_dir: &Path) -> Facts {
 #[test]
 fn what_the_configuration_states_of_the_node_takes_the_place_of_what_was_found() {
     let dir = tree();
-    let client = ClientConfig { cpu_total_compute: Some(40_000), memory_total_mb: Some(65_536) };
+    let client = ClientConfig {
+        cpu_total_compute: Some(40_000),
+        memory_total_mb: Some(65_536),
+        ..ClientConfig::default()
+    };
     let facts = all(dir.path(), dir.path(), &client);
     assert_eq!(text(&facts, "cpu.totalcompute").as_deref(), Some("40000"));
     assert_eq!(text(&facts, "cpu.usablecompute").as_deref(), Some("40000"));

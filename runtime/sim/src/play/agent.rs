@@ -133,6 +133,7 @@ impl Agent {
             recorded_index: recorded.index(),
             holds: Holds::default(),
             other_nodes: None,
+            networks: Arc::new(ostler_model::network::HostNetworkOnly),
         });
         devices.set_book(control.ledger_book());
         if let Some(first) = devices.add(SimDevices { world: world.clone(), name }) {
@@ -258,6 +259,7 @@ pub(crate) fn job(name: &str, act: &Act) -> Option<Job> {
         user: None,
         shutdown_delay: None,
         payload: None,
+        volume_mounts: Vec::new(),
     };
     let before = Task {
         name: TaskName::new(PREPARES).ok()?,
@@ -280,6 +282,7 @@ pub(crate) fn job(name: &str, act: &Act) -> Option<Job> {
         services: Vec::new(),
         max_run_duration: None,
         stop_after_disconnect: None,
+        volumes: BTreeMap::new(),
     };
     Some(Job {
         id: JobId::new(name).ok()?,

@@ -197,7 +197,13 @@ const HTTP_CHECK: &str = "check {\nname = \"http\"\ntype = \"http\"\npath = \"/\
 
 fn port(address: SocketAddr) -> AllocatedPort {
     let value = address.port();
-    AllocatedPort { label: "p".to_owned(), value, to: value, host_ip: "0.0.0.0".to_owned() }
+    AllocatedPort {
+        label: "p".to_owned(),
+        value,
+        to: value,
+        host_ip: "0.0.0.0".to_owned(),
+        task: None,
+    }
 }
 
 /// Wait until the results are as wanted.

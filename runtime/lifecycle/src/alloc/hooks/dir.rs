@@ -139,6 +139,8 @@ mod tests {
             ),
             first: Arc::new([]),
             other_nodes: None,
+            networks: Arc::new(ostler_model::network::HostNetworkOnly),
+            network: Default::default(),
         };
         // A making that is slow, abandoned as a stop abandons it.
         let (go, went) = mpsc::channel::<()>();

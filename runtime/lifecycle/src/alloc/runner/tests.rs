@@ -118,6 +118,7 @@ impl Bench {
                 self.clock.clone(),
             ),
             other_nodes: None,
+            networks: Arc::new(ostler_model::network::HostNetworkOnly),
         }
     }
 

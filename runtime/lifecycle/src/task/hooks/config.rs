@@ -28,12 +28,14 @@ impl TaskHook for ConfigHook {
             let isolation = driver.capabilities().fs_isolation;
             let dirs = TaskDirs::new(isolation, &preparation.alloc_dir, &task_dir.path)
                 .map_err(|e| HookError::setup(causes::chain(&e)))?;
+            let network = scope.network.get();
             let env = TaskEnv::build(&EnvInput {
                 alloc: &scope.allocation,
                 task: &scope.task,
                 node: &scope.node,
                 dirs: &dirs,
                 hook_env: &preparation.reservation.env,
+                network: network.as_deref(),
             })
             .map_err(|e| HookError::setup(causes::chain(&e)))?;
             preparation.config = env
