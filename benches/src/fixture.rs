@@ -83,6 +83,7 @@ impl Records {
                     client_description: "Tasks are running".to_owned(),
                     tasks: Default::default(),
                     health: None,
+                    network: None,
                 },
             ),
             locals: tasks
@@ -253,9 +254,20 @@ fn job(number: u64) -> Job {
             constraints: vec![rule("${attr.cpu.numcores}", Operator::GreaterOrEqual, "2")],
             network: Some(NetworkSpec {
                 ports: vec![
-                    PortSpec { label: "http".to_owned(), fixed: None, to: Some(8080) },
-                    PortSpec { label: "metrics".to_owned(), fixed: None, to: Some(9102) },
+                    PortSpec {
+                        label: "http".to_owned(),
+                        fixed: None,
+                        to: Some(8080),
+                        host_network: None,
+                    },
+                    PortSpec {
+                        label: "metrics".to_owned(),
+                        fixed: None,
+                        to: Some(9102),
+                        host_network: None,
+                    },
                 ],
+                ..NetworkSpec::default()
             }),
             tasks: vec![server().into(), proxy().into(), log_shipper().into()],
             shutdown_delay: Some(Duration::from_secs(5)),
@@ -264,6 +276,7 @@ fn job(number: u64) -> Job {
             services: Vec::new(),
             max_run_duration: None,
             stop_after_disconnect: None,
+            volumes: BTreeMap::new(),
         }],
         source_dir: Some(PathBuf::from("/srv/jobs/storefront")),
         parent: None,
@@ -296,6 +309,7 @@ fn task(name: &str, driver: &str, config_text: &str, env: &[(&str, &str)]) -> Ta
         user: Some("www-data".to_owned()),
         shutdown_delay: None,
         payload: None,
+        volume_mounts: Vec::new(),
     }
 }
 
@@ -330,6 +344,7 @@ fn server() -> Task {
             constraints: vec![rule("${device.attr.memory}", Operator::GreaterOrEqual, "24 GiB")],
             affinities: Vec::new(),
         }],
+        ports: Vec::new(),
     };
     task.shutdown_delay = Some(Duration::from_secs(10));
     task

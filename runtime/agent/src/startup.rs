@@ -19,6 +19,7 @@ use tokio_util::task::TaskTracker;
 
 use super::held::{Holds, LiveRuns};
 use super::inspect::STATE_FILE;
+use super::networks::{facts, of_node};
 use super::restore::Left;
 use super::{
     AgentConfig, AgentError, AgentHandle, AgentMode, AgentOptions, Inner, OpenState, catalogue,
@@ -43,7 +44,7 @@ use ostler_model::ports::{BoxFuture, ProcessIdentity, Workloads};
 use ostler_model::time::Timestamp;
 use ostler_network::AllocNetworks;
 use ostler_node::watch::Watcher;
-use ostler_node::{Node, NodeView, fingerprint, host_networks, id, refresh};
+use ostler_node::{Node, NodeView, id, refresh};
 use ostler_plugin::PluginRuntime;
 use ostler_plugin::drivers::manager::DriverManager;
 use ostler_plugin::host::wasm_task::{WasmTaskHost, WasmTasks};
@@ -272,19 +273,6 @@ impl Begun {
 }
 
 impl AgentHandle {
-    /// Take away networks of allocations that are over, which an agent that was killed left.
-    fn sweep_networks(&self, networks: Arc<AllocNetworks>, mut left: BTreeSet<AllocId>) {
-        self.0.control.look(|tables| {
-            let live = tables.allocs().filter(|entry| !entry.ended);
-            for entry in live {
-                left.remove(&entry.allocation.id);
-            }
-        });
-        if !left.is_empty() {
-            self.beside(async move { networks.sweep(&left).await });
-        }
-    }
-
     fn follow_jobs_dir(&self) {
         let Some(dir) = self.0.jobs_dir.clone() else { return };
         let weak = Arc::downgrade(&self.0);
@@ -320,13 +308,6 @@ fn refresh_node(agent: &AgentHandle, client: ClientConfig) {
         }
     };
     agent.beside(refresh::keep_fresh(agent.0.node.clone(), agent.0.ended.clone(), look));
-}
-
-/// What the machine is, and what networks it can make. Reads files.
-fn facts(dir: &Path, client: &ClientConfig) -> fingerprint::Facts {
-    let mut facts = fingerprint::all(Path::new("/"), dir, client);
-    facts.extend(ostler_network::facts(&client.network));
-    facts
 }
 
 /// Claim the directory.
@@ -470,15 +451,7 @@ async fn node_view(options: &AgentOptions, data_dir: &Path) -> Result<NodeView, 
     let mut view = NodeView::new(id, config.node_name.clone().unwrap_or(host));
     view.apply_facts(facts);
     view.meta.clone_from(&config.node_meta);
-    view.host_volumes.clone_from(&config.client.host_volumes);
-    let networks = host_networks::find(&config.client.network.host_networks);
-    view.host_networks = networks.0;
-    for name in networks.1 {
-        tracing::warn!(
-            name,
-            "this node has no address in host network {name}: no port is placed there"
-        );
-    }
+    of_node(&mut view, &config.client);
     if let Some(datacenter) = &config.datacenter {
         view.datacenter.clone_from(datacenter);
     }

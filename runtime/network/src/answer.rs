@@ -14,7 +14,7 @@ const ERROR_BYTES_MAX: usize = 512;
 
 /// Why an answer is none.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum AnswerError {
+pub enum CniAnswerError {
     /// It was cut.
     #[error("it is longer than {CNI_TEXT_BYTES_MAX} bytes")]
     TooLong,
@@ -30,13 +30,13 @@ pub enum AnswerError {
 ///
 /// # Errors
 /// When it is none.
-pub fn result(text: &[u8], truncated: bool) -> Result<Value, AnswerError> {
+pub fn result(text: &[u8], truncated: bool) -> Result<Value, CniAnswerError> {
     if truncated || text.len() > CNI_TEXT_BYTES_MAX {
-        return Err(AnswerError::TooLong);
+        return Err(CniAnswerError::TooLong);
     }
     let answer: Value =
-        serde_json::from_slice(text).map_err(|error| AnswerError::Json(error.to_string()))?;
-    if answer.is_object() { Ok(answer) } else { Err(AnswerError::Json("something else".into())) }
+        serde_json::from_slice(text).map_err(|error| CniAnswerError::Json(error.to_string()))?;
+    if answer.is_object() { Ok(answer) } else { Err(CniAnswerError::Json("something else".into())) }
 }
 
 /// What an allocation has by the last result: the first interface in its namespace that has an address, or
@@ -44,7 +44,7 @@ pub fn result(text: &[u8], truncated: bool) -> Result<Value, AnswerError> {
 ///
 /// # Errors
 /// When it has none.
-pub fn status(result: &Value) -> Result<NetworkStatus, AnswerError> {
+pub fn status(result: &Value) -> Result<NetworkStatus, CniAnswerError> {
     let empty = Vec::new();
     let list = |name: &str| result.get(name).and_then(Value::as_array).unwrap_or(&empty).iter();
     let interfaces: Vec<&Value> = list("interfaces").collect();
@@ -63,7 +63,7 @@ pub fn status(result: &Value) -> Result<NetworkStatus, AnswerError> {
         .iter()
         .find(|(ip, of)| of.is_some_and(inside) && !ip.is_loopback())
         .or_else(|| addresses.first());
-    let (address, of) = chosen.ok_or(AnswerError::NoAddress)?;
+    let (address, of) = chosen.ok_or(CniAnswerError::NoAddress)?;
     let same = |other: Option<&Value>| match (of, other) {
         (Some(of), Some(other)) => std::ptr::eq(*of, other),
         (None, None) => true,
@@ -151,8 +151,8 @@ mod tests {
         let answer = json!({"ips": [{"address": "10.0.0.9/8", "interface": 77}, {"address": "x"}]});
         let found = status(&answer).unwrap();
         assert_eq!((found.interface_name.as_str(), found.address.as_str()), ("", "10.0.0.9"));
-        assert_eq!(status(&json!({"ips": []})), Err(AnswerError::NoAddress));
-        assert_eq!(status(&json!({"ips": [{"address": 7}]})), Err(AnswerError::NoAddress));
+        assert_eq!(status(&json!({"ips": []})), Err(CniAnswerError::NoAddress));
+        assert_eq!(status(&json!({"ips": [{"address": 7}]})), Err(CniAnswerError::NoAddress));
     }
 
     #[test]

@@ -173,7 +173,7 @@ async fn tasks_of_a_bridge_group_are_reached_by_ports_of_the_node_and_leave_noth
     let env = "join(\" \", map { \"$_=$ENV{$_}\" } qw(NOMAD_PORT_web NOMAD_ALLOC_PORT_web NOMAD_ALLOC_IP_web))";
     let tasks = isolated_shell("isolated", &answers("$ENV{NOMAD_PORT_web}", env), "")
         + &shell("bare", &answers("$ENV{NOMAD_PORT_raw}", "\"bare\""), "");
-    let network = "mode = \"bridge\"\n port \"web\" {\n to = 80\n }\n port \"raw\" {}";
+    let network = "mode = \"bridge\"\n port \"web\" {\n to = 8080\n }\n port \"raw\" {}";
     agent.run(&service("web", network, &tasks)).await.said(0, &[]);
     let id = agent.alloc("web").await;
     let alloc = shown(&agent, &id).await;
@@ -181,11 +181,11 @@ async fn tasks_of_a_bridge_group_are_reached_by_ports_of_the_node_and_leave_noth
     assert_eq!(alloc["NetworkStatus"]["InterfaceName"], "eth0");
     assert!(address.starts_with(bridge.subnet.rsplit_once('.').unwrap().0), "{address}");
     let expected =
-        format!("NOMAD_PORT_web=80 NOMAD_ALLOC_PORT_web=80 NOMAD_ALLOC_IP_web={address}");
+        format!("NOMAD_PORT_web=8080 NOMAD_ALLOC_PORT_web=8080 NOMAD_ALLOC_IP_web={address}");
     assert_eq!(said_at(&port_of(&alloc, "web")).await, expected);
     assert_eq!(said_at(&port_of(&alloc, "raw")).await, "bare");
     // By its own address too, from the node.
-    assert_eq!(said_at(&format!("{address}:80")).await, expected);
+    assert_eq!(said_at(&format!("{address}:8080")).await, expected);
     assert!(!rules_of(&address).is_empty() && bridge.given().len() == 1);
 
     agent.ask(&["job", "stop", "--purge", "web"]).await.said(0, &[]);
@@ -222,8 +222,8 @@ async fn a_wasm_task_of_a_bridge_group_listens_inside_its_network() {
 async fn tasks_keep_their_network_when_their_agent_is_killed_and_the_next_takes_it_away() {
     let Some(bridge) = Bridge::new() else { return };
     let agent = start(&bridge, "").await;
-    let task = isolated_shell("t", &answers("80", "\"here\""), "");
-    let network = "mode = \"bridge\"\n port \"web\" {\n to = 80\n }";
+    let task = isolated_shell("t", &answers("8080", "\"here\""), "");
+    let network = "mode = \"bridge\"\n port \"web\" {\n to = 8080\n }";
     agent.run(&service("keeps", network, &task)).await.said(0, &[]);
     let id = agent.alloc("keeps").await;
     let before = shown(&agent, &id).await;
@@ -305,11 +305,11 @@ async fn a_network_of_the_operators_own_is_made_by_its_cni_configuration() {
     let file = home.path().join("ostler.hcl");
     std::fs::write(&file, format!("{KEEPS}{config}")).unwrap();
     let agent = AgentProcess::start_in(home, &["--config", file.to_str().unwrap()]).await;
-    let task = isolated_shell("t", &answers("80", "\"mine\""), "");
+    let task = isolated_shell("t", &answers("8080", "\"mine\""), "");
     agent.run(&service("mine", "mode = \"cni/mine\"", &task)).await.said(0, &[]);
     let alloc = shown(&agent, &agent.alloc("mine").await).await;
     let address = alloc["NetworkStatus"]["Address"].as_str().unwrap();
-    assert_eq!(said_at(&format!("{address}:80")).await, "mine");
+    assert_eq!(said_at(&format!("{address}:8080")).await, "mine");
     let refused = agent.submit(&service("other", "mode = \"cni/other\"", &task)).await;
     assert!(refused.stderr.contains("no CNI configuration of name other"), "{refused:#?}");
     agent.ask(&["job", "stop", "--purge", "mine"]).await.said(0, &[]);
@@ -364,7 +364,7 @@ async fn ports_are_at_the_host_network_that_they_name() {
     let file = home.path().join("ostler.hcl");
     let config = format!(
         "{KEEPS}client {{\n host_network \"local\" {{\n cidr = \"127.0.0.0/8\"\n reserved_ports = \
-         \"20000-31999\"\n }}\n host_network \"narrow\" {{\n interface = \"lo\"\n reserved_ports = \
+         \"20000-32000\"\n }}\n host_network \"narrow\" {{\n interface = \"lo\"\n reserved_ports = \
          \"8080\"\n }}\n}}\n"
     );
     std::fs::write(&file, config).unwrap();
