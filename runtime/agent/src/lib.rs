@@ -25,6 +25,7 @@ mod jobs;
 mod leave;
 mod loading;
 mod mode;
+mod networks;
 pub mod offline;
 mod plugin_status;
 mod quarantine;

@@ -173,20 +173,40 @@ fn items<'a>(of: Option<&'a Value>, name: &str) -> impl Iterator<Item = &'a Valu
 }
 
 fn ports(resources: Option<&Value>) -> Result<Vec<AllocatedPort>, AssignedError> {
+    let unread = || AssignedError::Field("port");
     let shared = resources.and_then(|resources| field(resources, "Shared"));
-    let port = |port: &Value| {
-        let number = |name| field(port, name).and_then(Value::as_u64).map(u16::try_from);
-        let value = number("Value")?.ok()?;
-        // None: the port itself.
-        let to = number("To").unwrap_or(Ok(0)).ok()?;
-        Some(AllocatedPort {
-            label: field(port, "Label").and_then(text)?.to_owned(),
-            value,
-            to: if to == 0 { value } else { to },
-            host_ip: field(port, "HostIP").and_then(text)?.to_owned(),
-        })
-    };
-    items(shared, "Ports").map(|one| port(one).ok_or(AssignedError::Field("port"))).collect()
+    let of_group = items(shared, "Ports").map(|one| {
+        let host_ip = field(one, "HostIP").and_then(text).ok_or_else(unread)?;
+        port(one, host_ip, None).ok_or_else(unread)
+    });
+    let mut all: Vec<_> = of_group.collect::<Result<_, _>>()?;
+    // Those that a task asked for alone.
+    let tasks = resources.and_then(|resources| field(resources, "Tasks")).and_then(Value::as_map);
+    for (task, resources) in tasks.into_iter().flatten() {
+        let task: TaskName = text(task).and_then(|name| name.parse().ok()).ok_or_else(unread)?;
+        for network in items(Some(resources), "Networks") {
+            let host_ip = field(network, "IP").and_then(text).ok_or_else(unread)?;
+            let ports = ["ReservedPorts", "DynamicPorts"].map(|name| items(Some(network), name));
+            for one in ports.into_iter().flatten() {
+                all.push(port(one, host_ip, Some(task.clone())).ok_or_else(unread)?);
+            }
+        }
+    }
+    Ok(all)
+}
+
+fn port(port: &Value, host_ip: &str, task: Option<TaskName>) -> Option<AllocatedPort> {
+    let number = |name| field(port, name).and_then(Value::as_i64);
+    let value = u16::try_from(number("Value")?).ok()?;
+    // None, and -1: the port itself.
+    let to = number("To").unwrap_or(0);
+    Some(AllocatedPort {
+        label: field(port, "Label").and_then(text)?.to_owned(),
+        value,
+        to: if to <= 0 { value } else { u16::try_from(to).ok()? },
+        host_ip: host_ip.to_owned(),
+        task,
+    })
 }
 
 fn devices(

@@ -255,6 +255,7 @@ fn essence(job: &Job, group: &TaskGroup) -> TaskGroup {
         network,
         tasks,
         ephemeral_disk,
+        volumes,
         count: _,
         constraints: _,
         shutdown_delay: _,
@@ -285,6 +286,7 @@ fn essence(job: &Job, group: &TaskGroup) -> TaskGroup {
         update: None,
         reschedule: ReschedulePolicy::NEVER,
         stop_after_disconnect: None,
+        volumes: volumes.clone(),
     }
 }
 

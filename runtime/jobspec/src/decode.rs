@@ -13,6 +13,7 @@ pub(crate) mod group;
 pub(crate) mod health;
 mod http;
 pub(crate) mod job;
+pub(crate) mod network;
 pub(crate) mod reschedule;
 pub(crate) mod resources;
 pub(crate) mod restart;
@@ -21,6 +22,7 @@ pub(crate) mod task;
 pub(crate) mod template;
 pub(crate) mod trust;
 mod update;
+pub(crate) mod volume;
 
 pub(crate) use agent::agent_config;
 pub use agent::agent_key;

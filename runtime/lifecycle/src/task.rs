@@ -44,6 +44,7 @@ use ostler_model::event::TaskEvent;
 use ostler_model::held_once::HeldOnce;
 use ostler_model::ids::{RunId, TaskName};
 use ostler_model::job::Task;
+use ostler_model::network::AllocNetwork;
 use ostler_model::ports::{Devices, Drivers, PluginCallError, Workloads};
 use ostler_model::rng::Rng;
 use ostler_model::session::{ExecCommand, ExecSession};
@@ -145,6 +146,34 @@ pub struct TaskScope {
     /// [`TaskHandle::finish`], a kill or the agent's leaving. Poststop tasks and killed ones do not
     /// wait. `false`: the owner ends with its task.
     pub restartable: bool,
+    /// The network that the allocation has of its own, once it is made.
+    pub network: NetworkSlot,
+}
+
+/// The network of an allocation, for its tasks. Clones share it.
+#[derive(Clone, Debug, Default)]
+pub struct NetworkSlot(Arc<Mutex<Option<Arc<AllocNetwork>>>>);
+
+impl NetworkSlot {
+    fn lock(&self) -> std::sync::MutexGuard<'_, Option<Arc<AllocNetwork>>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The network; none where it is the node's, or is not made.
+    #[must_use]
+    pub fn get(&self) -> Option<Arc<AllocNetwork>> {
+        self.lock().clone()
+    }
+
+    /// It is made.
+    pub fn set(&self, network: AllocNetwork) {
+        *self.lock() = Some(Arc::new(network));
+    }
+
+    /// It is taken away.
+    pub fn clear(&self) {
+        *self.lock() = None;
+    }
 }
 
 /// The shared directory, and the task's.

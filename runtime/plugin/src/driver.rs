@@ -341,6 +341,10 @@ pub(super) fn started(plugin: &str, given: drv::Started) -> Result<Started, Answ
         let problem = format!("has {} bytes; at most {HANDLE_BYTES_MAX}", data.len());
         return Err(broken("handle", problem));
     }
+    if given.network.is_some() {
+        let problem = "is not supported: a task has the ports that its allocation was assigned";
+        return Err(broken("network", problem.to_owned()));
+    }
     let id = |id| convert::name("workload id", id);
     let workload = match given.workload {
         drv::Workload::Process(process) => Workload::Process(id(process)?),

@@ -50,11 +50,13 @@ pub(crate) fn of(
         task: mount.task_path.clone(),
         read_only: mount.read_only,
     });
+    // In a network of its own a task has the ports as they are called there, on every address.
+    let own = context.network.is_some();
     let ports = context.ports.iter().map(|port| Port {
         label: port.label.clone(),
-        value: port.value,
+        value: if own { port.to } else { port.value },
         to: port.to,
-        host_ip: port.host_ip.clone(),
+        host_ip: if own { String::new() } else { port.host_ip.clone() },
     });
     let order = StartOrder {
         run: context.run_id.to_string(),
@@ -158,6 +160,7 @@ pub(crate) fn received(
         value: port.value,
         to: port.to,
         host_ip: port.host_ip,
+        task: None,
     });
     let context = TaskContext {
         run_id: run(&order.run)?,
@@ -182,6 +185,7 @@ pub(crate) fn received(
         user: None,
         named: Arc::default(),
         env: Arc::default(),
+        network: None,
     };
     let dirs = order.dirs.into_iter().map(|dir| PreopenedDir {
         host_path: PathBuf::from(dir.host),

@@ -178,6 +178,7 @@ impl Owner {
             services: options.services.clone(),
             host_ip: options.node.current().host_ip.to_string().into(),
             other_nodes: options.other_nodes.clone(),
+            networks: Arc::clone(&options.networks),
         }
     }
 
@@ -228,5 +229,6 @@ fn node_facts(view: &NodeView) -> NodeFacts {
         pool: "default".to_owned(),
         attributes: view.attribute_texts(),
         meta: view.meta.clone(),
+        host_volumes: view.host_volumes.clone(),
     }
 }

@@ -148,8 +148,8 @@ fn the_two_lists_of_ports_are_kept_apart() {
     assert!(found[0].starts_with("2:34: a dynamic port has no Value"), "{found:?}");
     let found = group(r#"{"ReservedPorts": [{"Label": "a"}]}"#).unwrap_err();
     assert!(found[0].starts_with("2:20: a reserved port needs a Value"), "{found:?}");
-    let found = group(r#"{"Mode": "bridge"}"#).unwrap_err();
-    assert!(found[0].starts_with("2:10: network mode bridge is valid in Nomad"), "{found:?}");
+    let found = group(r#"{"Mode": "bridgee"}"#).unwrap_err();
+    assert!(found[0].starts_with("2:10: \"bridgee\" is no network mode"), "{found:?}");
 }
 
 #[test]

@@ -59,7 +59,7 @@ fn the_classic_redis_job_is_read() {
     assert_eq!(job.datacenters, ["dc1"]);
     let group = &job.groups[0];
     assert_eq!((group.name.as_str(), group.count), ("cache", 1));
-    let port = PortSpec { label: "db".to_owned(), fixed: None, to: Some(6379) };
+    let port = PortSpec { label: "db".to_owned(), fixed: None, to: Some(6379), host_network: None };
     assert_eq!(group.network.as_ref().unwrap().ports, [port]);
     let task = &group.tasks[0];
     assert_eq!(task.driver.as_str(), "docker");

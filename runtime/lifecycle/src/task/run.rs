@@ -159,6 +159,7 @@ impl Run {
             user: None,
             named: Arc::default(),
             env: Arc::default(),
+            network: scope.network.get(),
         };
         let _first_stays = self.context.set(Arc::new(context));
     }

@@ -139,6 +139,7 @@ impl Agent {
             holds: Holds::default(),
             services: NodeServices::default(),
             other_nodes: None,
+            networks: Arc::new(ostler_model::network::HostNetworkOnly),
         });
         devices.set_book(control.ledger_book());
         if let Some(first) = devices.add(SimDevices { world: world.clone(), name }) {
@@ -276,6 +277,7 @@ pub(crate) fn job(name: &str, act: &Act) -> Option<Job> {
         user: None,
         shutdown_delay: None,
         payload: None,
+        volume_mounts: Vec::new(),
         artifacts: Vec::new(),
         templates: Vec::new(),
     };
@@ -311,6 +313,7 @@ pub(crate) fn job(name: &str, act: &Act) -> Option<Job> {
         update,
         reschedule: update.map_or(ReschedulePolicy::NEVER, |_| FEW),
         stop_after_disconnect: None,
+        volumes: BTreeMap::new(),
     };
     Some(Job {
         id: JobId::new(name).ok()?,

@@ -19,6 +19,7 @@ use ostler_model::alloc::{AllocState, Allocation};
 use ostler_model::causes::chain;
 use ostler_model::ids::TaskName;
 use ostler_model::job::{Check, CheckKind, Service, TaskGroup};
+use ostler_model::network::AllocNetwork;
 use ostler_model::ports::FsIsolation;
 use ostler_model::task::TaskStatus;
 use ostler_model::time::Timestamp;
@@ -134,9 +135,10 @@ impl Offering {
         let Some(group) = allocation.task_group() else { return };
         let (mut instances, mut wanted, mut refused) = (Vec::new(), Vec::new(), Vec::new());
         let mut around = Around { scope: &self.scope.0, allocation, group, envs: BTreeMap::new() };
+        let own = self.scope.0.network.get();
         for service in &group.services {
             let Some(started) = offered::since(service, group, state) else { continue };
-            let networks = networks(&self.scope.0, allocation);
+            let networks = networks(&self.scope.0, allocation, own.as_deref(), service);
             let env = around.env(service.task.as_ref());
             let instance = env.and_then(|env| {
                 resolve::instance(service, allocation, env, networks).map_err(|error| chain(&error))
@@ -255,16 +257,23 @@ fn of_task(
     let isolation = driver.map_or(FsIsolation::None, |driver| driver.capabilities().fs_isolation);
     let dirs = TaskDirs::new(isolation, &dir.join("alloc"), &dir.join(name.as_str()));
     let dirs = dirs.map_err(|error| chain(&error))?;
-    let (node, hook_env) = (&scope.node, &[][..]);
-    let input = EnvInput { alloc: allocation, task, node, dirs: &dirs, hook_env };
+    let (node, hook_env, network) = (&scope.node, &[][..], scope.network.get());
+    let network = network.as_deref();
+    let input = EnvInput { alloc: allocation, task, node, dirs: &dirs, hook_env, network };
     TaskEnv::build(&input).map_err(|error| chain(&error))
 }
 
-fn networks<'a>(scope: &'a AllocScope, allocation: &'a Allocation) -> Networks<'a> {
+fn networks<'a>(
+    scope: &'a AllocScope,
+    allocation: &'a Allocation,
+    own: Option<&'a AllocNetwork>,
+    service: &'a Service,
+) -> Networks<'a> {
     Networks {
         ports: &allocation.ports,
+        task: service.task.as_ref(),
         host_ip: &scope.services.host_ip,
-        alloc_ip: None,
+        alloc_ip: own.map(|own| own.status.address.as_str()).filter(|ip| !ip.is_empty()),
         driver_ip: None,
     }
 }

@@ -126,6 +126,7 @@ impl Bench {
             services: self.services.clone(),
             host_ip: Arc::from("127.0.0.1"),
             other_nodes: None,
+            networks: Arc::new(ostler_model::network::HostNetworkOnly),
         }
     }
 

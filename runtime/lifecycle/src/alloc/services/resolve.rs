@@ -31,12 +31,24 @@ use ostler_probe::CheckTarget;
 pub struct Networks<'a> {
     /// The ports of the allocation.
     pub ports: &'a [AllocatedPort],
+    /// The task that the service stands in: its own ports count, those of other tasks do not.
+    pub task: Option<&'a TaskName>,
     /// The node's address.
     pub host_ip: &'a str,
     /// The address of the allocation in a network of its own.
     pub alloc_ip: Option<&'a str>,
     /// The address that the driver gave the task.
     pub driver_ip: Option<&'a str>,
+}
+
+impl<'a> Networks<'a> {
+    /// The port of this label: of the task before that of its group.
+    fn port(&self, label: &str) -> Option<&'a AllocatedPort> {
+        let of = |task: Option<&TaskName>| {
+            self.ports.iter().find(|port| port.label == label && port.task.as_ref() == task)
+        };
+        self.task.and_then(|task| of(Some(task))).or_else(|| of(None))
+    }
 }
 
 /// Why a service is not listed, or a check has nothing to ask.
@@ -88,7 +100,7 @@ pub fn reached(
     port: Option<&str>,
     networks: Networks<'_>,
 ) -> Result<(String, u16), ResolveError> {
-    let label = port.and_then(|port| networks.ports.iter().find(|known| known.label == port));
+    let label = port.and_then(|port| networks.port(port));
     let number = match (port, label) {
         (Some(port), None) => match port.parse() {
             Ok(number @ 1..) => number,

@@ -9,7 +9,7 @@ use ostler_model::rng::Rng;
 use ostler_testing::fixtures;
 
 fn port(label: &str, value: u16, to: u16) -> AllocatedPort {
-    AllocatedPort { label: label.to_owned(), value, to, host_ip: "10.0.0.1".to_owned() }
+    AllocatedPort { label: label.to_owned(), value, to, host_ip: "10.0.0.1".to_owned(), task: None }
 }
 
 fn at(address: &str, port: u16) -> Result<(String, u16), ResolveError> {
@@ -20,7 +20,7 @@ fn at(address: &str, port: u16) -> Result<(String, u16), ResolveError> {
 fn each_mode_has_its_address_and_its_port() {
     use AddressMode::{Alloc, Auto, Driver, Host};
     let ports = [port("web", 8080, 80)];
-    let host = Networks { ports: &ports, host_ip: "10.0.0.9", alloc_ip: None, driver_ip: None };
+    let host = Networks { ports: &ports, host_ip: "10.0.0.9", ..Networks::default() };
     let all = Networks { alloc_ip: Some("172.26.0.2"), driver_ip: Some("172.17.0.3"), ..host };
     let bridge = Networks { driver_ip: None, ..all };
     for (mode, port, networks, expected) in [
@@ -145,4 +145,22 @@ fn what_has_no_meaning_is_named() {
         let text = ostler_model::causes::chain(&error);
         assert!(text.contains(expected), "{text:?} is not {expected:?}");
     }
+}
+
+#[test]
+fn a_label_is_the_tasks_own_port_before_the_groups_and_never_that_of_another_task() {
+    let of = |task: Option<&str>, value| AllocatedPort {
+        task: task.map(|task| TaskName::new(task).unwrap()),
+        ..port("web", value, value)
+    };
+    let ports = [of(Some("other"), 1), of(None, 2), of(Some("own"), 3)];
+    let (own, third) = (TaskName::new("own").unwrap(), TaskName::new("third").unwrap());
+    let reached_by = |task, ports| {
+        let networks = Networks { ports, task, ..Networks::default() };
+        reached(Host, None, Some("web"), networks)
+    };
+    assert_eq!(reached_by(Some(&own), &ports[..]), at("10.0.0.1", 3));
+    assert_eq!(reached_by(Some(&third), &ports[..]), at("10.0.0.1", 2));
+    assert_eq!(reached_by(None, &ports[..]), at("10.0.0.1", 2));
+    assert!(reached_by(None, &ports[..1]).is_err());
 }
