@@ -22,7 +22,7 @@ use crate::decode::template;
 use crate::decode::volume::{VolumeKeys, VolumeMountKeys};
 use crate::diagnostic::Span;
 use crate::keys::{ByName, Free, Keys as _};
-use crate::tree::{self, Key, ValueKind};
+use crate::tree::Key;
 use ostler_model::artifact::TaskArtifact;
 use ostler_model::job::{
     Constraint, HealthPolicy, Job, JobKind, NetworkSpec, PortSpec, RestartPolicy, Service, Task,

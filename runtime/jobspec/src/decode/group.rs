@@ -13,15 +13,13 @@ use super::service::{self, ServiceKeys};
 use super::task::{self, TaskKeys};
 use super::volume::{self, VolumeKeys};
 use crate::Syntax;
-use crate::diagnostic::{Span, shown};
-use crate::keys::Bounds::{NotZero, Whole};
-use crate::keys::{ByName, Context, Given, MOST, keys, neutral};
+use crate::diagnostic::Span;
+use crate::keys::Bounds::Whole;
+use crate::keys::{ByName, Context, Given, MOST, keys};
 use ostler_model::held_once::HeldOnce;
 use ostler_model::ids::{GroupName, JobId};
 use ostler_model::job::{EphemeralDisk, JobKind, RestartPolicy, Service, Task, TaskGroup};
-use ostler_model::limits::{
-    EPHEMERAL_DISK_MB_MIN, GROUP_CHECKS_MAX, GROUP_SERVICES_MAX, NAME_BYTES_MAX,
-};
+use ostler_model::limits::{EPHEMERAL_DISK_MB_MIN, GROUP_CHECKS_MAX, GROUP_SERVICES_MAX};
 use ostler_model::rollout::ReschedulePolicy;
 
 const COUNT: u32 = 1;

@@ -99,6 +99,7 @@ pub(super) fn network(blocks: Vec<NetworkKeys>, cx: &mut Context<'_>) -> Option<
     };
     tell_of_mbits(&keys.mbits, cx);
     let dns = match &keys.dns {
+        Some(block) if block.says_nothing() => None,
         Some(block) if !mode.is_own() => {
             let message = "the node's own network has the node's own dns; give the network a mode such as \
                            bridge";
@@ -214,6 +215,14 @@ fn mode_of(mode: &str, at: Span, cx: &mut Context<'_>) -> NetworkMode {
                 NetworkMode::Host
             }
         },
+    }
+}
+
+impl DnsKeys {
+    /// As command lines send it where the job has no such block.
+    fn says_nothing(&self) -> bool {
+        let lists = [&self.servers, &self.searches, &self.options];
+        lists.iter().all(|list| list.value.as_ref().is_none_or(Vec::is_empty))
     }
 }
 

@@ -101,7 +101,6 @@ fn features_that_are_used_are_refused_in_the_words_of_json() {
         (r#""Vault": {"Policies": ["x"]}"#, "2:1: Vault is valid in Nomad"),
         (r#""Kind": "connect""#, "2:1: Kind is valid in Nomad"),
         (r#""Resources": {"Cores": 2}"#, "2:15: Cores is valid in Nomad"),
-        (r#""Resources": {"Networks": [{"MBits": 1}]}"#, "2:15: Networks is valid in Nomad"),
         (
             r#""KillTimout": 1"#,
             "2:1: \"KillTimout\" is unknown in a task (did you mean KillTimeout?)",

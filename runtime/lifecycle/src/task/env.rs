@@ -231,14 +231,18 @@ impl TaskEnv {
     ///
     /// # Errors
     /// As [`TaskEnv::build`].
-    pub fn of_group(alloc: &Allocation, node: &Arc<NodeFacts>) -> Result<Self, EnvError> {
+    pub fn of_group(
+        alloc: &Allocation,
+        node: &Arc<NodeFacts>,
+        network: Option<&AllocNetwork>,
+    ) -> Result<Self, EnvError> {
         let group = alloc
             .task_group()
             .ok_or_else(|| EnvError::UnknownGroup { group: alloc.group.clone() })?;
         let mut vars = BTreeMap::new();
         add_place(&mut vars, alloc, node, group);
-        for port in &alloc.ports {
-            add_port(&mut vars, port);
+        for port in alloc.ports.iter().filter(|port| port.task.is_none()) {
+            add_port(&mut vars, port, network);
         }
         add_meta(&mut vars, &[&alloc.job.meta, &group.meta]);
         Ok(Self { vars, node: Arc::clone(node), facts: facts(node, alloc)? })

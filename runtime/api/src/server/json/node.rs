@@ -87,7 +87,7 @@ fn drivers(node: &NodeView) -> BTreeMap<Text<'_>, DriverInfo<'_>> {
 
 fn host_volumes(node: &NodeView) -> Option<BTreeMap<Text<'_>, HostVolume<'_>>> {
     let volumes = node.host_volumes.iter().map(|(name, volume)| {
-        let path = volume.path.to_string_lossy().into();
+        let path = volume.path.to_string_lossy();
         (name.as_str().into(), HostVolume { path, read_only: volume.read_only })
     });
     (!node.host_volumes.is_empty()).then(|| volumes.collect())

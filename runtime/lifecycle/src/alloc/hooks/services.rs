@@ -12,7 +12,7 @@ use super::{AllocHook, AllocScope, HookResult, News};
 use crate::alloc::checks::{Checks, Means};
 use crate::alloc::health::CheckId;
 use crate::alloc::services::offered;
-use crate::alloc::services::resolve::{self, AskedCheck, Networks, Question};
+use crate::alloc::services::resolve::{self, AskedCheck, Question, ServiceNetworks};
 use crate::task::env::{EnvInput, TaskDirs, TaskEnv};
 use crate::task::events;
 use ostler_model::alloc::{AllocState, Allocation};
@@ -224,7 +224,11 @@ impl<'a> Around<'a> {
         let task = task.filter(|name| self.group.task(name).is_some());
         let group = self.group;
         let built = self.envs.entry(task).or_insert_with(|| match task {
-            None => TaskEnv::of_group(allocation, &scope.node).map_err(|error| chain(&error)),
+            None => {
+                let network = scope.network.get();
+                let of_group = TaskEnv::of_group(allocation, &scope.node, network.as_deref());
+                of_group.map_err(|error| chain(&error))
+            }
             Some(name) => of_task(scope, allocation, group, name),
         });
         built.as_ref().map_err(Clone::clone)
@@ -234,7 +238,7 @@ impl<'a> Around<'a> {
         &mut self,
         service: &'a Service,
         check: &'a Check,
-        networks: Networks<'_>,
+        networks: ServiceNetworks<'_>,
     ) -> Result<Question, String> {
         let task = match check.kind {
             CheckKind::Script { .. } => resolve::script_task(check, service),
@@ -268,8 +272,8 @@ fn networks<'a>(
     allocation: &'a Allocation,
     own: Option<&'a AllocNetwork>,
     service: &'a Service,
-) -> Networks<'a> {
-    Networks {
+) -> ServiceNetworks<'a> {
+    ServiceNetworks {
         ports: &allocation.ports,
         task: service.task.as_ref(),
         host_ip: &scope.services.host_ip,

@@ -28,7 +28,7 @@ use ostler_probe::CheckTarget;
 
 /// What there is of networks around a service.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Networks<'a> {
+pub struct ServiceNetworks<'a> {
     /// The ports of the allocation.
     pub ports: &'a [AllocatedPort],
     /// The task that the service stands in: its own ports count, those of other tasks do not.
@@ -41,7 +41,7 @@ pub struct Networks<'a> {
     pub driver_ip: Option<&'a str>,
 }
 
-impl<'a> Networks<'a> {
+impl<'a> ServiceNetworks<'a> {
     /// The port of this label: of the task before that of its group.
     fn port(&self, label: &str) -> Option<&'a AllocatedPort> {
         let of = |task: Option<&TaskName>| {
@@ -98,7 +98,7 @@ pub fn reached(
     mode: AddressMode,
     own: Option<&str>,
     port: Option<&str>,
-    networks: Networks<'_>,
+    networks: ServiceNetworks<'_>,
 ) -> Result<(String, u16), ResolveError> {
     let label = port.and_then(|port| networks.port(port));
     let number = match (port, label) {
@@ -174,7 +174,7 @@ pub fn instance(
     service: &Service,
     allocation: &Allocation,
     env: &TaskEnv,
-    networks: Networks<'_>,
+    networks: ServiceNetworks<'_>,
 ) -> Result<ServiceInstance, ResolveError> {
     let text = |what| move |text: &str| replaced(env, what, text);
     let name = text("name")(&service.name)?;
@@ -223,7 +223,7 @@ pub fn question(
     check: &Check,
     service: &Service,
     env: &TaskEnv,
-    networks: Networks<'_>,
+    networks: ServiceNetworks<'_>,
 ) -> Result<Question, ResolveError> {
     let text = |what| move |text: &str| replaced(env, what, text);
     let kind = match &check.kind {
