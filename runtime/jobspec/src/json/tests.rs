@@ -242,6 +242,11 @@ fn services_and_times_are_refused_in_the_words_of_json() {
         (r#"{"Provider": "consul"}"#, "3:14: Provider consul needs a Consul agent"),
         (r#"{"TaskName": "u"}"#, "3:14: a service in a task is of that task"),
         (r#"{"Checks": [{"Type": "tcp"}]}"#, "3:13: a check needs a port"),
+        // What a command line makes of a sidecar_service block without anything in it.
+        (
+            r#"{"Connect": {"Native": false, "SidecarService": {"Tags": null, "Port": ""}}}"#,
+            "3:2: Connect is valid in Nomad",
+        ),
         (r#"{"Checks": {}}"#, "3:12: Checks must be a list of objects"),
     ] {
         let found = task(&format!("\"Services\": [\n{services}]")).unwrap_err();
