@@ -59,6 +59,8 @@ pub struct AgentConfig {
     pub trust: TrustConfig,
     /// `registry "host" { … }`, by host and port.
     pub registries: BTreeMap<String, RegistryConfig>,
+    /// `namespace "name" { … }`: what people say of each. `default` is there without.
+    pub namespaces: BTreeMap<Namespace, String>,
     /// `plugin "name" { … }`, by name.
     pub plugins: BTreeMap<String, PluginBlock>,
 }

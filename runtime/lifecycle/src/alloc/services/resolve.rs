@@ -203,7 +203,7 @@ pub fn instance(
     Ok(ServiceInstance {
         id,
         name,
-        namespace: allocation.job.namespace.clone(),
+        namespace: allocation.job.namespace().to_owned(),
         job: allocation.job.id.clone(),
         alloc: allocation.id,
         tags,
