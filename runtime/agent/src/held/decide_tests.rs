@@ -33,6 +33,7 @@ fn record(of: AllocId, pid: u32) -> RunRecord {
         started: Some(StartedRecord {
             handle: DriverHandle { plugin: "exec".to_owned(), version: 1, data: vec![1, 2, 3] },
             workload: Workload::Process("p".to_owned()),
+            network: None,
         }),
     }
 }
