@@ -59,6 +59,8 @@ pub const JOB_TASK_BLOCKS_MAX: usize = 1_000;
 pub const ENDED_PLACES_PER_RECORD: u32 = 64;
 /// Longest name (job, group, task), bytes: names become directory names.
 pub const NAME_BYTES_MAX: usize = 128;
+/// Longest name of a namespace, bytes; as in Nomad.
+pub const NAMESPACE_BYTES_MAX: usize = 128;
 
 // ---- isolated native tasks ---------------------------------------------------------------------
 

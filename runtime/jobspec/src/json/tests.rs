@@ -263,7 +263,7 @@ fn the_directory_of_a_job_may_be_given() {
 }
 
 #[test]
-fn another_namespace_is_refused_and_the_one_there_is_may_be_named() {
+fn a_job_is_in_the_namespace_that_it_names() {
     let with = |namespace: &str| {
         read(&format!(
             "{{\"Job\":{{\"ID\":\"j\",\n\"Namespace\": {namespace},\n\"TaskGroups\":[{{\"Name\":\"g\",\
@@ -271,10 +271,12 @@ fn another_namespace_is_refused_and_the_one_there_is_may_be_named() {
         ))
     };
     for own in ["null", "\"\"", "\"default\""] {
-        assert_eq!(with(own).unwrap().namespace, "default", "{own}");
+        assert_eq!(with(own).unwrap().namespace(), "default", "{own}");
     }
-    let problem = with("\"prod\"").unwrap_err();
-    let expected = "2:14: Namespace must be \"default\", not \"prod\"";
+    let other = with("\"prod\"").unwrap();
+    assert_eq!((other.namespace(), other.id.as_str()), ("prod", "j"));
+    let problem = with("\"a b\"").unwrap_err();
+    let expected = "2:14: \"a b\" is no name of a namespace";
     assert!(problem.len() == 1 && problem[0].starts_with(expected), "{problem:?}");
 }
 
