@@ -23,6 +23,7 @@ pub mod held_once;
 pub mod ids;
 pub mod isolation;
 pub mod job;
+mod job_id;
 pub mod json;
 pub mod limits;
 pub mod links;
