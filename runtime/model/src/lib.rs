@@ -45,4 +45,5 @@ pub mod template;
 pub mod time;
 pub mod trust;
 pub mod variables;
+pub mod vars;
 pub mod words;

@@ -15,6 +15,7 @@ mod moved;
 mod nomad_plugin;
 mod services;
 mod template;
+mod variables;
 
 pub use api::*;
 pub use artifacts::*;
@@ -26,6 +27,7 @@ pub use moved::*;
 pub use nomad_plugin::*;
 pub use services::*;
 pub use template::*;
+pub use variables::*;
 
 /// One kibibyte in bytes.
 pub const KIB: u64 = 1024;
