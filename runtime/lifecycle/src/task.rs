@@ -46,8 +46,10 @@ use ostler_model::ids::{RunId, TaskName};
 use ostler_model::job::Task;
 use ostler_model::ports::{Devices, Drivers, PluginCallError, Workloads};
 use ostler_model::rng::Rng;
+use ostler_model::service::Services;
 use ostler_model::session::{ExecCommand, ExecSession};
 use ostler_model::task::{TaskState, Usage, Workload};
+use ostler_model::vars::Variables;
 use ostler_state::StateStore;
 
 use self::env::NodeFacts;
@@ -131,6 +133,10 @@ pub struct TaskScope {
     pub secrets_in_memory: bool,
     /// What happens around runs; [`hooks::standard`].
     pub hooks: Vec<Arc<dyn TaskHook>>,
+    /// The services of the node, for templates.
+    pub services: Arc<dyn Services>,
+    /// What the agent keeps for tasks, for templates.
+    pub variables: Arc<dyn Variables>,
     /// Those who fetch what tasks bring along.
     pub artifacts: Option<Arc<dyn Artifacts>>,
     /// What of that is there.

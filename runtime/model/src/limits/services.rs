@@ -36,3 +36,6 @@ pub const CHECK_GRACE_DEFAULT: Duration = Duration::from_secs(1);
 /// Longest wait for a task's owner to take a script that is to run in it, beside the time the check
 /// gives.
 pub const CHECK_SCRIPT_START_MAX: Duration = Duration::from_secs(10);
+/// How long a new agent waits for the services of allocations that it restores before it looks at templates
+/// of tasks that run on: an allocation whose disk is in trouble lists its services late.
+pub const SERVICES_RESTORED_WALL_MAX: Duration = Duration::from_secs(30);

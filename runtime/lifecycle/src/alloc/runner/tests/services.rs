@@ -2,12 +2,12 @@
 //! run on the scripted node, so a script check is one that always fails.
 
 use super::*;
-use ostler_testing::fake_driver::{Ending, Script};
 use ostler_model::job::{
     Check, CheckKind, CheckRestart, HealthCheck, HealthPolicy, Service, TaskGroup,
 };
 use ostler_model::service::Services as _;
 use ostler_model::time::Timestamp;
+use ostler_testing::fake_driver::{Ending, Script};
 
 /// Time of day goes on with virtual time.
 fn bench() -> Bench {
