@@ -82,5 +82,6 @@ mod tasks;
 mod templates;
 mod trust;
 mod upgrade;
+mod variables;
 mod wire;
 mod worker;
