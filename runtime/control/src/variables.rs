@@ -17,7 +17,7 @@ use self::table::{Change, Decided, Table};
 use ostler_model::clock::{self, Clock};
 use ostler_model::limits::{VAR_CHANGES_MAX, VAR_WRITE_WALL_MAX, VARS_BYTES_MAX, VARS_MAX};
 use ostler_model::ports::BoxFuture;
-use ostler_model::vars::{Items, ItemsError, VarKey, VarList, Variable, Variables};
+use ostler_model::vars::{Items, ItemsError, KeptVariables, VarKey, VarList, Variable};
 use ostler_state::{Key, Prefix, StateError, StateStore};
 
 /// Why a variable was not changed. Says nothing of what is in one.
@@ -223,7 +223,7 @@ fn there(state: &StateStore, decided: &Decided) -> bool {
     }
 }
 
-impl Variables for NodeVariables {
+impl KeptVariables for NodeVariables {
     fn get(&self, key: &VarKey) -> (u64, Option<Arc<Variable>>) {
         let table = self.table();
         (table.index(), table.get(key))
@@ -248,5 +248,4 @@ impl Variables for NodeVariables {
 }
 
 #[cfg(test)]
-#[path = "variables_tests.rs"]
 mod tests;

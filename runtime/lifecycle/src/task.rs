@@ -49,7 +49,7 @@ use ostler_model::rng::Rng;
 use ostler_model::service::Services;
 use ostler_model::session::{ExecCommand, ExecSession};
 use ostler_model::task::{TaskState, Usage, Workload};
-use ostler_model::vars::Variables;
+use ostler_model::vars::KeptVariables;
 use ostler_state::StateStore;
 
 use self::env::NodeFacts;
@@ -136,7 +136,7 @@ pub struct TaskScope {
     /// The services of the node, for templates.
     pub services: Arc<dyn Services>,
     /// What the agent keeps for tasks, for templates.
-    pub variables: Arc<dyn Variables>,
+    pub variables: Arc<dyn KeptVariables>,
     /// Those who fetch what tasks bring along.
     pub artifacts: Option<Arc<dyn Artifacts>>,
     /// What of that is there.

@@ -269,14 +269,14 @@ impl Variable {
 /// The variables of a node, at one moment, as far as they were asked for.
 #[derive(Clone, Debug, Default)]
 pub struct VarList {
-    /// Grows with each change of any; see [`Variables::changed`].
+    /// Grows with each change of any; see [`KeptVariables::changed`].
     pub index: u64,
     /// By namespace and path.
     pub found: Vec<Arc<Variable>>,
 }
 
 /// Who keeps the variables of this node.
-pub trait Variables: Send + Sync {
+pub trait KeptVariables: Send + Sync {
     /// One of them; the index is that of all.
     fn get(&self, key: &VarKey) -> (u64, Option<Arc<Variable>>);
     /// Those of a namespace, or of all, whose paths begin so.

@@ -7,7 +7,7 @@ use tokio::sync::watch;
 
 use ostler_model::ports::BoxFuture;
 use ostler_model::time::Timestamp;
-use ostler_model::vars::{Secret, VarKey, VarList, VarPathError, Variable, Variables};
+use ostler_model::vars::{KeptVariables, Secret, VarKey, VarList, VarPathError, Variable};
 
 /// Variables of the namespace `default`. Clones share them.
 #[derive(Clone)]
@@ -66,7 +66,7 @@ impl FakeVariables {
     }
 }
 
-impl Variables for FakeVariables {
+impl KeptVariables for FakeVariables {
     fn get(&self, key: &VarKey) -> (u64, Option<Arc<Variable>>) {
         let all = self.all();
         (*self.0.index.borrow(), all.get(key).cloned())

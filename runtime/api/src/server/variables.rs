@@ -17,7 +17,7 @@ use super::router::Shared;
 use super::wait::{self, Found};
 use ostler_agent::VariableError;
 use ostler_model::job::NAMESPACE;
-use ostler_model::vars::{Items, VarKey, VarList, Variable, Variables as _};
+use ostler_model::vars::{Items, KeptVariables as _, VarKey, VarList, Variable};
 use ostler_wire as wire;
 
 /// Which variable a request is about. The one place where a namespace that is not there is refused: for

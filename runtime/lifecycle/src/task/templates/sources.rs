@@ -7,7 +7,7 @@ use std::sync::Arc;
 use ostler_model::alloc::Allocation;
 use ostler_model::ids::TaskName;
 use ostler_model::service::{ServiceInstance, Services};
-use ostler_model::vars::{Readable, Secret, VarKey, VarList, Variable, Variables};
+use ostler_model::vars::{KeptVariables, Readable, Secret, VarKey, VarList, Variable};
 use ostler_template::{Dependency, OutsideAnswer, TemplateProblem, Value, node};
 use xxhash_rust::xxh3::{xxh3_64, xxh3_128};
 
@@ -21,7 +21,7 @@ const REGION: &str = "global";
 #[derive(Clone)]
 pub struct Sources {
     services: Arc<dyn Services>,
-    variables: Arc<dyn Variables>,
+    variables: Arc<dyn KeptVariables>,
     node: Arc<NodeFacts>,
     namespace: Arc<str>,
     readable: Readable,
@@ -75,7 +75,7 @@ impl Sources {
 
     pub(super) fn over(
         services: Arc<dyn Services>,
-        variables: Arc<dyn Variables>,
+        variables: Arc<dyn KeptVariables>,
         node: Arc<NodeFacts>,
         allocation: &Allocation,
         task: &TaskName,
