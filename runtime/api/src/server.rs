@@ -38,6 +38,7 @@ mod reply;
 mod router;
 mod services;
 mod socket;
+mod variables;
 mod wait;
 
 use std::path::{Path, PathBuf};

@@ -27,6 +27,7 @@ pub mod recorded;
 mod reschedule;
 mod tables;
 pub mod unowned;
+pub mod variables;
 pub mod views;
 
 pub use admission::DeviceExplanation;

@@ -47,5 +47,6 @@ pub mod template;
 pub mod time;
 pub mod trust;
 pub mod variables;
+pub mod vars;
 pub mod volume;
 pub mod words;

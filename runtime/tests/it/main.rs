@@ -84,6 +84,7 @@ mod tasks;
 mod templates;
 mod trust;
 mod upgrade;
+mod variables;
 mod volumes;
 mod wire;
 mod worker;

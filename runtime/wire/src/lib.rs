@@ -18,6 +18,7 @@ mod node;
 mod resources;
 mod service;
 mod stats;
+mod variable;
 
 use std::borrow::Cow;
 
@@ -33,6 +34,7 @@ use serde::de::IgnoredAny;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 pub use service::*;
 pub use stats::*;
+pub use variable::*;
 
 /// A text, borrowed by who writes it.
 pub type Text<'a> = Cow<'a, str>;

@@ -148,10 +148,6 @@ fn problems_of_a_task_have_their_places() {
             "7:8: template:2:4: function key is not available: it asks Consul",
         ),
         (
-            "template {\ndestination = \"x\"\ndata = \"{{ len (nomadVar \\\"b\\\") }}\"\n}",
-            "7:8: template:1:9: function nomadVar is not available: this agent keeps no variables",
-        ),
-        (
             "template {\ndestination = \"x\"\ndata = \"{{ a }}\"\nleft_delimiter = \"a b\"\n}",
             "8:18: left_delimiter is a word of at most 16 bytes",
         ),
