@@ -14,6 +14,7 @@ pub(crate) mod health;
 mod http;
 pub(crate) mod job;
 pub(crate) mod network;
+pub(crate) mod placement;
 pub(crate) mod reschedule;
 pub(crate) mod resources;
 pub(crate) mod restart;
