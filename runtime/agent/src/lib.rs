@@ -78,6 +78,7 @@ pub use held::{EndRunError, HeldReport, HeldRun};
 pub use job::{AllocResult, JobHandle, JobResult};
 pub use ostler_control::deployments::{DeploymentAsk, DeploymentError};
 pub use ostler_control::reconcile::reason;
+pub use ostler_control::scaling::ScaleError;
 pub use ostler_control::{
     AllocError, AllocRef, AllocView, BlockedPlacement, Collected, ConfigProblem, Deployed,
     DeviceExplanation, GroupCounts, GroupPlan, JobStatus, JobView, PlaceCounts, Plan, RAW_EXEC,

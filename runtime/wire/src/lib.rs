@@ -16,6 +16,7 @@ mod file;
 mod job;
 mod node;
 mod resources;
+mod scaling;
 mod service;
 mod stats;
 
@@ -29,6 +30,7 @@ pub use file::*;
 pub use job::*;
 pub use node::*;
 pub use resources::*;
+pub use scaling::*;
 use serde::de::IgnoredAny;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 pub use service::*;

@@ -234,7 +234,7 @@ pub(super) async fn validate(
 }
 
 /// Answer a query of one job.
-async fn shown(
+pub(super) async fn shown(
     api: &Api,
     params: &Params,
     id: &str,
@@ -298,6 +298,11 @@ pub(super) async fn stop(Asked { api, id, params }: Asked) -> Result<Response, F
     let evaluation = if purge { String::new() } else { evaluations::id(id, index) };
     let answer = change::deregistered(index, evaluation, unwritten);
     Ok(reply::at_index(index, reply::json(&params, &answer)?))
+}
+
+/// A job as it is now.
+pub(super) fn found(api: &Api, params: &Params, id: &str) -> Result<JobView, Failure> {
+    look(api, params, id).value
 }
 
 /// Of a job in another namespace there is nothing, as in Nomad; of one that is not there, an error.
