@@ -243,7 +243,6 @@ fn job(number: u64) -> Job {
         id: JobId::new(format!("storefront-{}", number / 10)).expect("a job id"),
         name: format!("storefront-{}", number / 10),
         kind: JobKind::Service,
-        namespace: "production".to_owned(),
         priority: 70,
         datacenters: vec!["eu-west-1a".to_owned(), "eu-west-1b".to_owned()],
         meta: strings(&[("owner", "shop-platform"), ("revision", "7c1f0a9be3d24f55")]),

@@ -234,9 +234,9 @@ fn devices(
 
 fn job(wanted: &Value, deployed: bool) -> Result<Job, AssignedError> {
     let Json::Object(mut job) = json(wanted) else { return Err(AssignedError::Field("Job")) };
-    let Some(Json::String(namespace)) = job.remove("Namespace") else {
+    if job.get("Namespace").and_then(Json::as_str).is_none_or(str::is_empty) {
         return Err(AssignedError::Field("Job.Namespace"));
-    };
+    }
     let payload = payload(wanted)?;
     drop(job.remove("Payload"));
     let (mut files, mut unheard) = (BTreeMap::new(), BTreeMap::new());
@@ -277,9 +277,9 @@ fn job(wanted: &Value, deployed: bool) -> Result<Job, AssignedError> {
         AssignedError::Job(shown(all.join("; "), CLUSTER_TEXT_BYTES_MAX))
     })?;
     let parent = field(wanted, "ParentID").and_then(text).filter(|id| !id.is_empty());
-    let parent = parent.map(str::parse).transpose();
+    let parent = parent.map(|id| job.id.beside(id)).transpose();
     let parent = parent.map_err(|_| AssignedError::Field("Job.ParentID"))?;
-    let mut job = Job { namespace, parent, ..job };
+    let mut job = Job { parent, ..job };
     for group in job.groups.iter_mut().filter(|_| !deployed) {
         // A service has a policy of its own accord.
         group.health = None;

@@ -242,8 +242,7 @@ pub fn is_destructive(old: &Job, new: &Job, group: &GroupName) -> bool {
         return true;
     };
     // `${job.…}`, the environment and what an exit means.
-    let of_job =
-        |job: &Job| (job.name.clone(), job.namespace.clone(), job.kind, job.source_dir.clone());
+    let of_job = |job: &Job| (job.name.clone(), job.kind, job.source_dir.clone());
     of_job(old) != of_job(new) || essence(old, before) != essence(new, after)
 }
 

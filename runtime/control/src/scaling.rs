@@ -12,6 +12,9 @@ pub enum ScaleError {
     /// The request names no group.
     #[error("missing task group name for scaling action")]
     NoGroup,
+    /// The target is in another namespace than the request.
+    #[error("namespace in payload did not match header")]
+    OtherNamespace,
     /// The job has no such group.
     #[error("task group {0:?} specified for scaling does not exist in job")]
     UnknownGroup(String),

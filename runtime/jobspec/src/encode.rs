@@ -44,7 +44,7 @@ pub fn nomad_json(job: &Job) -> Value {
         region: REGION.to_owned().into(),
         datacenters: placed(&job.datacenters).into(),
         kind: job.kind.into(),
-        namespace: job.namespace.clone().into(),
+        namespace: job.namespace().to_owned().into(),
         priority: job.priority.into(),
         meta: job.meta.clone(),
         constraints: constraints(&job.constraints),

@@ -461,7 +461,6 @@ fn job() -> impl Strategy<Value = Job> {
         id: JobId::new("an-id").unwrap(),
         name: "a name".to_owned(),
         kind,
-        namespace: "default".to_owned(),
         priority,
         datacenters: vec!["dc1".to_owned(), "dc2".to_owned()],
         meta,

@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 use super::artifact::ArtifactConfig;
 use super::digest::Digest;
 use super::endpoint::Endpoint;
+use super::ids::Namespace;
 use super::isolation::IsolationGrant;
 use super::json::JsonObject;
 use super::network::NetworkConfig;
@@ -59,6 +60,8 @@ pub struct AgentConfig {
     pub trust: TrustConfig,
     /// `registry "host" { … }`, by host and port.
     pub registries: BTreeMap<String, RegistryConfig>,
+    /// `namespace "name" { … }`: what people say of each. `default` is there without.
+    pub namespaces: BTreeMap<Namespace, String>,
     /// `plugin "name" { … }`, by name.
     pub plugins: BTreeMap<String, PluginBlock>,
 }

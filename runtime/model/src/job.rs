@@ -18,6 +18,7 @@ use super::saved::DnsConfig;
 use super::template::TaskTemplate;
 use super::volume::{VolumeMount, VolumeRequest};
 
+pub use super::ids::NAMESPACE;
 pub use super::service::{
     AddressMode, Check, CheckKind, CheckRestart, CheckStatus, CheckTls, HttpCheck, OnUpdate,
     Service,
@@ -46,20 +47,15 @@ impl JobKind {
     }
 }
 
-/// The one namespace there is: jobs of one id in several would be taken for the same.
-pub const NAMESPACE: &str = "default";
-
 /// A job.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Job {
-    /// Unique on the node.
+    /// Unique on the node, with the namespace that the job is in.
     pub id: JobId,
     /// Name people see; the id unless given.
     pub name: String,
     /// Service, batch …
     pub kind: JobKind,
-    /// [`NAMESPACE`]; of jobs that older agents took perhaps another.
-    pub namespace: String,
     /// 1 to 100; 50 unless given.
     pub priority: u8,
     /// Where the job may run; this agent has one data center, so it is checked and shown.
@@ -105,6 +101,12 @@ pub fn truth(text: &str) -> Option<bool> {
 }
 
 impl Job {
+    /// The namespace it is in.
+    #[must_use]
+    pub fn namespace(&self) -> &str {
+        self.id.namespace()
+    }
+
     /// The group of this name.
     #[must_use]
     pub fn group(&self, name: &GroupName) -> Option<&TaskGroup> {

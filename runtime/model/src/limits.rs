@@ -62,6 +62,8 @@ pub const REGEXP_BYTES_MAX: usize = 1024 * 1024;
 pub const ENDED_PLACES_PER_RECORD: u32 = 64;
 /// Longest name (job, group, task), bytes: names become directory names.
 pub const NAME_BYTES_MAX: usize = 128;
+/// Longest name of a namespace, bytes; as in Nomad.
+pub const NAMESPACE_BYTES_MAX: usize = 128;
 
 // ---- isolated native tasks ---------------------------------------------------------------------
 

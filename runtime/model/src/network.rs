@@ -83,6 +83,15 @@ pub struct AllocNetwork {
     pub status: NetworkStatus,
 }
 
+/// Where a task is reached in a network that its driver made for it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DriverNetwork {
+    /// The task's address there.
+    pub ip: IpAddr,
+    /// Its ports there, by label; those that are missing are as in the allocation's own network.
+    pub ports: BTreeMap<String, u16>,
+}
+
 /// Why an allocation has no network.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{text}")]

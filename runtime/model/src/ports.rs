@@ -19,7 +19,7 @@ use std::time::Duration;
 use crate::device::{DeviceNode, Mount, Reservation};
 use crate::ids::{AllocId, GroupName, JobId, PluginName, RunId, TaskName};
 use crate::json::JsonObject;
-use crate::network::AllocNetwork;
+use crate::network::{AllocNetwork, DriverNetwork};
 use crate::resources::{AllocatedDevice, AllocatedPort};
 use crate::session::{ExecPlan, ExecSession, TerminalSize};
 use crate::task::{DriverHandle, ExitResult, RawExit, Usage, Workload};
@@ -327,6 +327,8 @@ pub struct Started {
     pub handle: DriverHandle,
     /// Who runs it.
     pub workload: Workload,
+    /// What the driver gave it of a network of its own making.
+    pub network: Option<Arc<DriverNetwork>>,
 }
 
 /// Answer of [`Driver::inspect`].

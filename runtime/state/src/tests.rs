@@ -130,7 +130,6 @@ fn allocation(id: AllocId) -> Allocation {
         id: JobId::new("example").unwrap(),
         name: "example".to_owned(),
         kind: JobKind::Service,
-        namespace: "default".to_owned(),
         priority: 50,
         datacenters: vec!["dc1".to_owned()],
         meta: pairs("JOB"),

@@ -121,7 +121,6 @@ pub fn job(name: &str, kind: JobKind, groups: Vec<TaskGroup>) -> Result<Job, Nam
         id: JobId::new(name)?,
         name: name.to_owned(),
         kind,
-        namespace: "default".to_owned(),
         priority: 50,
         datacenters: vec!["*".to_owned()],
         meta: BTreeMap::new(),

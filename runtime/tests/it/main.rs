@@ -54,6 +54,7 @@ mod in_memory;
 mod isolation;
 mod leaks;
 mod machine;
+mod namespaces;
 mod networks;
 mod node_trouble;
 mod nomad_plugin;

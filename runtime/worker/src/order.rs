@@ -61,7 +61,7 @@ pub(crate) fn of(
     let order = StartOrder {
         run: context.run_id.to_string(),
         alloc: context.alloc_id.to_string(),
-        job: context.job_id.to_string(),
+        job: context.job_id.qualified().to_owned(),
         group: context.group.to_string(),
         task: context.task.to_string(),
         code: Code { digest: code.digest.to_string(), component: code.format == Format::Component },
@@ -165,7 +165,7 @@ pub(crate) fn received(
     let context = TaskContext {
         run_id: run(&order.run)?,
         alloc_id,
-        job_id: named(JobId::new(&order.job))?,
+        job_id: named(JobId::from_qualified(&order.job))?,
         group: named(GroupName::new(&order.group))?,
         task: named(TaskName::new(&order.task))?,
         stdout,

@@ -23,7 +23,6 @@ use super::setup::Setup;
 use ostler_model::clock::{self, Clock};
 use ostler_model::config::{WasmWorkerConfig, WorkerScope};
 use ostler_model::ids::RunId;
-use ostler_model::job::NAMESPACE;
 use ostler_model::limits::{MIB, WORKER_NOTICES_MAX, WORKER_TASK_CPU_MHZ};
 use ostler_model::ports::{Adoption, BoxFuture, TaskContext};
 use ostler_model::rng::Rng;
@@ -332,9 +331,11 @@ impl Inner {
     fn key(&self, context: &TaskContext) -> (String, Vec<(PathBuf, bool)>) {
         let mut key = match self.options.config.per {
             WorkerScope::Node => "node".to_owned(),
-            // One namespace there is on a node by itself.
-            WorkerScope::Namespace => format!("namespace {NAMESPACE}"),
-            WorkerScope::Job => format!("job {}", context.job_id),
+            WorkerScope::Namespace => format!("namespace {}", context.job_id.namespace()),
+            WorkerScope::Job => {
+                let id = &context.job_id;
+                format!("job {id} of namespace {}", id.namespace())
+            }
         };
         let mut outside: Vec<_> = context
             .mounts

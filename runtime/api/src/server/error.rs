@@ -6,8 +6,7 @@ use axum::response::{IntoResponse, Response};
 
 use ostler_agent::{AllocError, DeploymentError, EndRunError, SubmitError, UpgradeError};
 use ostler_lifecycle::task::RequestError;
-use ostler_model::ids::{AllocId, JobId, TaskName};
-use ostler_model::job::NAMESPACE;
+use ostler_model::ids::{AllocId, JobId, TaskName, UnknownNamespace};
 use ostler_model::limits::API_BODY_BYTES_MAX;
 
 /// Why a request was not served.
@@ -67,12 +66,9 @@ pub(super) enum Failure {
     /// Another part of the world.
     #[error("this node is in region global alone, not in {0:?}")]
     OtherRegion(String),
-    /// Another namespace than the one there is.
-    #[error(
-        "namespace {0:?} is not there: this agent keeps all jobs in namespace {NAMESPACE:?}; leave \
-         the namespace out"
-    )]
-    OtherNamespace(String),
+    /// A namespace that is not there.
+    #[error(transparent)]
+    OtherNamespace(UnknownNamespace),
     /// Nothing is at this path.
     #[error("not found")]
     NoPath,
@@ -131,7 +127,7 @@ impl Failure {
     }
 
     pub(super) fn other_namespace(named: &str) -> Self {
-        Self::OtherNamespace(named.chars().take(64).collect())
+        Self::OtherNamespace(UnknownNamespace::new(named))
     }
 
     /// The status code of the answer.
@@ -191,7 +187,9 @@ fn submit_status(error: &SubmitError) -> StatusCode {
         | SubmitError::Version { .. }
         | SubmitError::SameVersion { .. }
         | SubmitError::OtherVersion { .. } => StatusCode::BAD_REQUEST,
-        SubmitError::Config(_) | SubmitError::TooManyTasks { .. } => StatusCode::BAD_REQUEST,
+        SubmitError::Config(_) | SubmitError::TooManyTasks { .. } | SubmitError::Namespace(_) => {
+            StatusCode::BAD_REQUEST
+        }
         SubmitError::Refused(_)
         | SubmitError::Index { .. }
         | SubmitError::Origin { .. }

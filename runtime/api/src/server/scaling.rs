@@ -52,15 +52,15 @@ fn key(job: &JobView) -> JobKey {
 }
 
 /// What a request asks for, as far as it can be said without its job.
-fn read(request: &ScalingRequest, id: &str) -> Result<(GroupName, Option<u32>), Failure> {
+fn read(request: &ScalingRequest, id: &JobId) -> Result<(GroupName, Option<u32>), Failure> {
     let refuse = |error: ScaleError| Failure::from(SubmitError::Scale(error));
     let named = |key: &str| request.target.get(key).map(String::as_str).filter(|of| !of.is_empty());
-    if let Some(namespace) = named("Namespace").filter(|of| *of != ostler_model::job::NAMESPACE) {
-        return Err(Failure::other_namespace(namespace));
+    if named("Namespace").is_some_and(|of| of != id.namespace()) {
+        return Err(refuse(ScaleError::OtherNamespace));
     }
-    if let (Some(other), Ok(path)) = (named("Job").filter(|of| *of != id), JobId::new(id)) {
-        let body = JobId::new(other).map_err(|_| Failure::NotThere("job"))?;
-        return Err(Failure::OtherJob { path, body });
+    if let Some(other) = named("Job").filter(|of| *of != id.as_str()) {
+        let body = id.beside(other).map_err(|_| Failure::NotThere("job"))?;
+        return Err(Failure::OtherJob { path: id.clone(), body });
     }
     let group = named("Group").ok_or_else(|| refuse(ScaleError::NoGroup))?;
     let group = GroupName::new(group)
@@ -85,7 +85,7 @@ pub(super) async fn scale(
     body: Body,
 ) -> Result<Response, Failure> {
     let request: ScalingRequest = read_body(body)?;
-    let (group, count) = read(&request, &id)?;
+    let (group, count) = read(&request, &params.job_id(&id)?)?;
     let job = jobs::found(&api, &params, &id)?;
     let known = job.record.job.group(&group);
     let previous_count = known.map(|group| group.count).ok_or_else(|| {
@@ -155,7 +155,7 @@ fn status_of<'a>(api: &Api, job: &'a JobView) -> JobScaleStatus<'a> {
     }
     JobScaleStatus {
         job_id: record.job.id.as_str().into(),
-        namespace: (&record.job.namespace).into(),
+        namespace: record.job.namespace().into(),
         job_create_index: record.create_index,
         job_modify_index: record.modify_index,
         job_stopped: record.stopped,
@@ -172,11 +172,8 @@ fn stub<'a>(
     policy: &ScalingPolicy,
 ) -> ScalingPolicyStub<'a> {
     let (record, job) = (&view.record, &view.record.job);
-    let target = [
-        ("Namespace", job.namespace.as_str()),
-        ("Job", job.id.as_str()),
-        ("Group", group.name.as_str()),
-    ];
+    let target =
+        [("Namespace", job.namespace()), ("Job", job.id.as_str()), ("Group", group.name.as_str())];
     ScalingPolicyStub {
         id: evaluations::policy(job, record.create_index, group).into(),
         enabled: policy.enabled,
@@ -207,7 +204,7 @@ pub(super) async fn policies(State(api): Shared, params: Params) -> Result<Respo
         let wanted = |view: &&JobView| {
             let job = &view.record.job;
             let named = params.text("job").is_none_or(|named| named == job.id.as_str());
-            kind && named && params.means_namespace(&job.namespace)
+            kind && named && params.means_namespace(job.namespace())
         };
         let all = jobs.iter().filter(wanted).flat_map(|view| {
             of_job(&view.record.job).map(move |(group, policy)| stub(view, group, policy))
@@ -228,7 +225,7 @@ pub(super) async fn policy(Asked { api, id, params }: Asked) -> Result<Response,
         let found = all
             .map(|(view, group, policy)| wire::ScalingPolicy {
                 stub: stub(view, group, policy),
-                namespace: (&view.record.job.namespace).into(),
+                namespace: view.record.job.namespace().into(),
                 policy: std::borrow::Cow::Borrowed(&policy.policy),
                 min: policy.min,
                 max: policy.max,

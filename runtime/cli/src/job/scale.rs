@@ -16,7 +16,7 @@ const MESSAGE: &str = "submitted using ostler job scale";
 /// Change the count of a group.
 pub(super) async fn scale(args: &JobScaleArgs, terminal: &Terminal) -> Result<Exit, Stop> {
     let client = connect::connect(&args.answer.agent)?;
-    let job = connect::find_job(&client, &args.job).await?;
+    let (client, job) = connect::find_job(client, &args.job).await?;
     let path = format!("/v1/job/{}/scale", segment(&job));
     let status: JobScaleStatus = client.get(&path).await?;
     let (group, count) = wanted(&args.group_and_count, &status).map_err(Stop::Wrong)?;

@@ -9,7 +9,7 @@ use crate::keys::Bounds::Whole;
 use crate::keys::{Context, FreeLists, Given, MOST, Shape, keys};
 use crate::tree::Key;
 use ostler_model::ids::{GroupName, JobId};
-use ostler_model::job::{JobKind, NAMESPACE};
+use ostler_model::job::JobKind;
 use ostler_model::placement::{Placement, ScalingPolicy, Spread, SpreadTarget};
 
 /// Weight of a spread without one.
@@ -121,7 +121,7 @@ pub(super) fn scaling(
         cx.error(at, format!("{key} of a group's scaling is \"{HORIZONTAL}\", not {named}"));
     }
     let (job, group) = (of.0.map(JobId::as_str), of.1.map(GroupName::as_str));
-    let own = [("Namespace", Some(NAMESPACE)), ("Job", job), ("Group", group)];
+    let own = [("Namespace", of.0.map(JobId::namespace)), ("Job", job), ("Group", group)];
     for (name, value) in &keys.target {
         let known = own.iter().find(|(known, _)| known == name);
         if !value.is_empty() && known.and_then(|(_, own)| *own) != Some(value.as_str()) {
@@ -181,7 +181,8 @@ impl From<&Spread> for SpreadKeys {
 impl ScalingKeys {
     /// The policy of a group, written.
     pub(crate) fn of(policy: &ScalingPolicy, job: &JobId, group: &GroupName) -> Self {
-        let target = [("Namespace", NAMESPACE), ("Job", job.as_str()), ("Group", group.as_str())];
+        let target =
+            [("Namespace", job.namespace()), ("Job", job.as_str()), ("Group", group.as_str())];
         Self {
             enabled: policy.enabled.into(),
             min: policy.min.into(),

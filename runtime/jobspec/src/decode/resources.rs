@@ -23,11 +23,15 @@ keys! {
         devices "device" / Devices: Vec<DeviceKeys>;
         /// Ports of the task at the node's address; newer jobs have them in the group.
         networks "network" / Networks: Vec<TaskNetworkKeys>;
+        /// Of Nomad's before 0.5, and of no effect since.
+        disk / DiskMB: Given<u32> [NotZero(0, MOST)], "none";
+        /// As `disk`.
+        iops / IOPS: Given<u32> [NotZero(0, MOST)], "none";
         /// Devices that belong to one NUMA node.
         numa / NUMA: Option<NumaKeys> [Unwritten];
     }
     not_yet {
-        "cores" / Cores => 0; "disk" / DiskMB => 0; "iops" / IOPS => 0;
+        "cores" / Cores => 0;
     }
 }
 
@@ -69,6 +73,16 @@ keyword! {
 
 /// Decode `resources`.
 pub(super) fn resources(keys: ResourceKeys, cx: &mut Context<'_>) -> Resources {
+    for (old, instead) in [
+        (&keys.disk, "write ephemeral_disk { size = … } into the group"),
+        (&keys.iops, "leave it out"),
+    ] {
+        if old.value.is_some_and(|value| value > 0) {
+            let key = old.key;
+            cx.sink
+                .warn(old.key_at, format!("{key} has no effect, nor has it in Nomad; {instead}"));
+        }
+    }
     let (cpu_mhz, memory_mb) = (keys.cpu.get(), keys.memory.value.unwrap_or_default());
     if let Some(max) = keys.memory_max.value.filter(|max| *max < memory_mb) {
         let (max_name, name) = (keys.memory_max.key, keys.memory.key);

@@ -245,6 +245,11 @@ fn services_and_times_are_refused_in_the_words_of_json() {
         (r#"{"Provider": "consul"}"#, "3:14: Provider consul needs a Consul agent"),
         (r#"{"TaskName": "u"}"#, "3:14: a service in a task is of that task"),
         (r#"{"Checks": [{"Type": "tcp"}]}"#, "3:13: a check needs a port"),
+        // What a command line makes of a sidecar_service block without anything in it.
+        (
+            r#"{"Connect": {"Native": false, "SidecarService": {"Tags": null, "Port": ""}}}"#,
+            "3:2: Connect is valid in Nomad",
+        ),
         (r#"{"Checks": {}}"#, "3:12: Checks must be a list of objects"),
     ] {
         let found = task(&format!("\"Services\": [\n{services}]")).unwrap_err();
@@ -261,7 +266,7 @@ fn the_directory_of_a_job_may_be_given() {
 }
 
 #[test]
-fn another_namespace_is_refused_and_the_one_there_is_may_be_named() {
+fn a_job_is_in_the_namespace_that_it_names() {
     let with = |namespace: &str| {
         read(&format!(
             "{{\"Job\":{{\"ID\":\"j\",\n\"Namespace\": {namespace},\n\"TaskGroups\":[{{\"Name\":\"g\",\
@@ -269,10 +274,12 @@ fn another_namespace_is_refused_and_the_one_there_is_may_be_named() {
         ))
     };
     for own in ["null", "\"\"", "\"default\""] {
-        assert_eq!(with(own).unwrap().namespace, "default", "{own}");
+        assert_eq!(with(own).unwrap().namespace(), "default", "{own}");
     }
-    let problem = with("\"prod\"").unwrap_err();
-    let expected = "2:14: Namespace must be \"default\", not \"prod\"";
+    let other = with("\"prod\"").unwrap();
+    assert_eq!((other.namespace(), other.id.as_str()), ("prod", "j"));
+    let problem = with("\"a b\"").unwrap_err();
+    let expected = "2:14: \"a b\" is no name of a namespace";
     assert!(problem.len() == 1 && problem[0].starts_with(expected), "{problem:?}");
 }
 

@@ -235,7 +235,8 @@ fn named_block(
     Some(Block { key, labels: vec![name], body: Body::of(members) })
 }
 
-/// Null, zero, false, nothing, or only such things inside.
+/// Null, zero, false, nothing, or only such things inside. An object in an object says something: that
+/// it is there.
 pub(super) fn is_empty(value: &Value) -> bool {
     match &value.kind {
         ValueKind::Null | ValueKind::Refused => true,
@@ -243,6 +244,8 @@ pub(super) fn is_empty(value: &Value) -> bool {
         ValueKind::Number(number) => number.as_f64() == Some(0.0),
         ValueKind::Text(text) => text.is_empty(),
         ValueKind::List(items) => items.is_empty(),
-        ValueKind::Object(members) => members.iter().all(|(_, value)| is_empty(value)),
+        ValueKind::Object(members) => members
+            .iter()
+            .all(|(_, value)| !matches!(value.kind, ValueKind::Object(_)) && is_empty(value)),
     }
 }

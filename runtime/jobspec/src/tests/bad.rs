@@ -546,9 +546,8 @@ fn a_task_can_not_take_the_name_of_the_shared_directory() {
 }
 
 #[test]
-fn another_namespace_is_refused_with_its_place() {
-    let text = in_job("namespace = \"prod\"");
-    let found = problems(&text);
-    let expected = "namespace must be \"default\", not \"prod\": there is no other yet";
+fn what_cannot_be_a_namespace_is_refused_with_its_place() {
+    let found = problems(&in_job("namespace = \"a b\""));
+    let expected = "\"a b\" is no name of a namespace: 1 to 128 letters, digits and dashes";
     assert!(found.len() == 1 && found[0].ends_with(expected), "{found:?}");
 }

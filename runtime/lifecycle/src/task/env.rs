@@ -323,7 +323,7 @@ fn add_place(
         set("JOB_PARENT_ID", parent.to_string());
     }
     set("JOB_NAME", alloc.job.name.clone());
-    set("NAMESPACE", alloc.job.namespace.clone());
+    set("NAMESPACE", alloc.job.namespace().to_owned());
     set("DC", node.datacenter.clone());
     set("REGION", node.region().to_owned());
 }

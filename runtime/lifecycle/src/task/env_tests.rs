@@ -41,7 +41,6 @@ fn alloc(tasks: Vec<Task>) -> Allocation {
         id: JobId::new("redis").unwrap(),
         name: "Redis".to_owned(),
         kind: JobKind::Service,
-        namespace: "default".to_owned(),
         priority: 50,
         datacenters: vec!["dc1".to_owned()],
         meta: map(&[("level", "job"), ("owner", "job"), ("team-name", "job")]),

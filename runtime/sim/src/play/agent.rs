@@ -322,7 +322,6 @@ pub(crate) fn job(name: &str, act: &Act) -> Option<Job> {
         id: JobId::new(name).ok()?,
         name: name.to_owned(),
         kind: JobKind::Service,
-        namespace: "default".to_owned(),
         priority: 50,
         datacenters: vec!["*".to_owned()],
         meta: BTreeMap::new(),

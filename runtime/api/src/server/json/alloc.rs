@@ -133,7 +133,7 @@ fn common(seen: Seen<'_>) -> Alloc<'_, Value> {
         id: allocation.id,
         eval_id: evaluations::id(&allocation.job.id, allocation.create_index).into(),
         name: (&allocation.name).into(),
-        namespace: (&allocation.job.namespace).into(),
+        namespace: allocation.job.namespace().into(),
         node_id: node.id.to_string().into(),
         node_name: (&node.name).into(),
         job_id: allocation.job.id.as_str().into(),

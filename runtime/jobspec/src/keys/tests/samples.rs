@@ -46,7 +46,7 @@ fn sample(schema: &'static Schema, field: &'static Field) -> Json {
         (_, "VaultGrace") => json!(0),
         ("a network", "Mode") => json!("bridge"),
         ("a network of a task", "Mode") => json!("host"),
-        (_, "MBits") => json!(0),
+        (_, "MBits" | "DiskMB" | "IOPS") => json!(0),
         ("dns", "Servers") => json!(["192.0.2.53"]),
         ("a volume mount", "Destination") => json!("/x"),
         ("a network" | "a network of a task", "DynamicPorts") => json!([{"Label": "q", "To": 7}]),

@@ -19,7 +19,7 @@ use ostler_model::alloc::{AllocState, Allocation};
 use ostler_model::causes::chain;
 use ostler_model::ids::TaskName;
 use ostler_model::job::{Check, CheckKind, Service, TaskGroup};
-use ostler_model::network::AllocNetwork;
+use ostler_model::network::{AllocNetwork, DriverNetwork};
 use ostler_model::ports::FsIsolation;
 use ostler_model::task::TaskStatus;
 use ostler_model::time::Timestamp;
@@ -138,7 +138,10 @@ impl Offering {
         let own = self.scope.0.network.get();
         for service in &group.services {
             let Some(started) = offered::since(service, group, state) else { continue };
-            let networks = networks(&self.scope.0, allocation, own.as_deref(), service);
+            let of_task = service.task.as_ref();
+            let of_driver = of_task.and_then(|task| self.scope.0.network.of_driver(task));
+            let networks =
+                networks(&self.scope.0, allocation, own.as_deref(), of_driver.as_deref(), service);
             let env = around.env(service.task.as_ref());
             let instance = env.and_then(|env| {
                 resolve::instance(service, allocation, env, networks).map_err(|error| chain(&error))
@@ -271,6 +274,7 @@ fn networks<'a>(
     scope: &'a AllocScope,
     allocation: &'a Allocation,
     own: Option<&'a AllocNetwork>,
+    of_driver: Option<&'a DriverNetwork>,
     service: &'a Service,
 ) -> ServiceNetworks<'a> {
     ServiceNetworks {
@@ -278,6 +282,6 @@ fn networks<'a>(
         task: service.task.as_ref(),
         host_ip: &scope.services.host_ip,
         alloc_ip: own.map(|own| own.status.address.as_str()).filter(|ip| !ip.is_empty()),
-        driver_ip: None,
+        of_driver,
     }
 }

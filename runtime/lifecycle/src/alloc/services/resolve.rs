@@ -22,6 +22,7 @@ use ostler_model::alloc::Allocation;
 use ostler_model::ids::TaskName;
 use ostler_model::job::{AddressMode, Check, CheckKind, HttpCheck, Service};
 use ostler_model::limits::SERVICE_NAME_BYTES_MAX;
+use ostler_model::network::DriverNetwork;
 use ostler_model::resources::AllocatedPort;
 use ostler_model::service::ServiceInstance;
 use ostler_probe::CheckTarget;
@@ -37,8 +38,8 @@ pub struct ServiceNetworks<'a> {
     pub host_ip: &'a str,
     /// The address of the allocation in a network of its own.
     pub alloc_ip: Option<&'a str>,
-    /// The address that the driver gave the task.
-    pub driver_ip: Option<&'a str>,
+    /// What the driver gave the task.
+    pub of_driver: Option<&'a DriverNetwork>,
 }
 
 impl<'a> ServiceNetworks<'a> {
@@ -101,7 +102,11 @@ pub fn reached(
     networks: ServiceNetworks<'_>,
 ) -> Result<(String, u16), ResolveError> {
     let label = port.and_then(|port| networks.port(port));
+    let by_driver = |port: &str| networks.of_driver.is_some_and(|of| of.ports.contains_key(port));
     let number = match (port, label) {
+        // A label of the driver's alone.
+        (Some(port), None) if mode == AddressMode::Driver && by_driver(port) => 0,
+        (Some(port), None) if mode == AddressMode::Auto && own.is_none() && by_driver(port) => 0,
         (Some(port), None) => match port.parse() {
             Ok(number @ 1..) => number,
             _ => return Err(ResolveError::Port { port: port.to_owned() }),
@@ -112,7 +117,7 @@ pub fn reached(
     match mode {
         AddressMode::Auto => match own {
             Some(own) => Ok((own.to_owned(), label.map_or(number, |port| port.value))),
-            None if networks.driver_ip.is_some() => {
+            None if networks.of_driver.is_some() => {
                 reached(AddressMode::Driver, None, port, networks)
             }
             None => reached(AddressMode::Host, None, port, networks),
@@ -128,8 +133,11 @@ pub fn reached(
                 needed: "a network that the allocation has for itself",
             }),
         },
-        AddressMode::Driver => match networks.driver_ip {
-            Some(ip) => Ok((ip.to_owned(), inside)),
+        AddressMode::Driver => match networks.of_driver {
+            Some(network) => {
+                let given = port.and_then(|label| network.ports.get(label)).copied();
+                Ok((network.ip.to_string(), given.unwrap_or(inside)))
+            }
             None => Err(ResolveError::NoNetwork {
                 mode: "driver",
                 needed: "a driver that gives it a network",
@@ -203,7 +211,7 @@ pub fn instance(
     Ok(ServiceInstance {
         id,
         name,
-        namespace: allocation.job.namespace.clone(),
+        namespace: allocation.job.namespace().to_owned(),
         job: allocation.job.id.clone(),
         alloc: allocation.id,
         tags,

@@ -21,9 +21,13 @@ fn each_mode_has_its_address_and_its_port() {
     use AddressMode::{Alloc, Auto, Driver, Host};
     let ports = [port("web", 8080, 80)];
     let host = ServiceNetworks { ports: &ports, host_ip: "10.0.0.9", ..ServiceNetworks::default() };
-    let all =
-        ServiceNetworks { alloc_ip: Some("172.26.0.2"), driver_ip: Some("172.17.0.3"), ..host };
-    let bridge = ServiceNetworks { driver_ip: None, ..all };
+    let of_driver = DriverNetwork {
+        ip: "172.17.0.3".parse().unwrap(),
+        ports: [("admin".to_owned(), 8_081)].into(),
+    };
+    let of_driver = Some(&of_driver);
+    let all = ServiceNetworks { alloc_ip: Some("172.26.0.2"), of_driver, ..host };
+    let bridge = ServiceNetworks { of_driver: None, ..all };
     for (mode, port, networks, expected) in [
         (Auto, Some("web"), host, at("10.0.0.1", 8080)),
         (Auto, Some("web"), bridge, at("10.0.0.1", 8080)),
@@ -37,6 +41,8 @@ fn each_mode_has_its_address_and_its_port() {
         (Alloc, None, all, at("172.26.0.2", 0)),
         (Driver, Some("web"), all, at("172.17.0.3", 80)),
         (Driver, Some("9000"), all, at("172.17.0.3", 9000)),
+        (Driver, Some("admin"), all, at("172.17.0.3", 8081)),
+        (Auto, Some("admin"), all, at("172.17.0.3", 8081)),
     ] {
         assert_eq!(reached(mode, None, port, networks), expected, "{mode:?} {port:?}");
     }
