@@ -277,10 +277,14 @@ fn job(number: u64) -> Job {
             max_run_duration: None,
             update: None,
             reschedule: ostler_model::rollout::ReschedulePolicy::NEVER,
+            placement: ostler_model::placement::Placement::default(),
+            scaling: None,
             stop_after_disconnect: None,
             volumes: BTreeMap::new(),
         }],
         source_dir: Some(PathBuf::from("/srv/jobs/storefront")),
+        placement: ostler_model::placement::Placement::default(),
+        all_at_once: false,
         parent: None,
     }
 }
@@ -313,6 +317,7 @@ fn task(name: &str, driver: &str, config_text: &str, env: &[(&str, &str)]) -> Ta
         payload: None,
         volume_mounts: Vec::new(),
         artifacts: Vec::new(),
+        affinities: Vec::new(),
         templates: Vec::new(),
     }
 }

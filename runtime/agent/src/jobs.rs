@@ -10,9 +10,10 @@ use super::{
     AgentHandle, AllocError, AllocRef, AllocView, Collected, Deployed, DeploymentAsk, JobView,
     Plan, RegisterOptions, Registered, RestartScope, Stage, StopOptions, Stopped, SubmitError,
 };
+use ostler_control::scaling::scaled;
 use ostler_jobsdir::{JobsDir, JobsDirReport};
 use ostler_model::alloc::Allocation;
-use ostler_model::ids::{AllocId, JobId, TaskName};
+use ostler_model::ids::{AllocId, GroupName, JobId, TaskName};
 use ostler_model::job::Job;
 use ostler_model::rollout::Deployment;
 use ostler_model::saved::{JobOrigin, JobRecord};
@@ -98,6 +99,30 @@ impl AgentHandle {
     ) -> Result<Registered, SubmitError> {
         self.takes_jobs()?;
         self.0.control.revert(id, version, enforce).await
+    }
+
+    /// Give a group of a job another count: a new version of it. `expected`: only if the job is at this
+    /// index.
+    ///
+    /// # Errors
+    /// When there is no such job or group, it does not allow that count or not now, and as
+    /// [`AgentHandle::register`].
+    pub async fn scale(
+        &self,
+        id: &JobId,
+        group: &GroupName,
+        count: u32,
+        expected: Option<u64>,
+    ) -> Result<Registered, SubmitError> {
+        self.takes_jobs()?;
+        let view = self.job(id).ok_or_else(|| SubmitError::Unknown { job: id.clone() })?;
+        let job = scaled(&view.record, view.deployment.as_deref(), group, count);
+        // Of two who scale at once, one is told.
+        let options = RegisterOptions {
+            enforce_job_modify_index: expected.or(Some(view.record.job_modify_index)),
+            ..RegisterOptions::default()
+        };
+        self.register(job.map_err(SubmitError::Scale)?, options).await
     }
 
     /// Say whether a version of a job is stable. The index of the change.

@@ -79,6 +79,7 @@ pub use held::{EndRunError, HeldReport, HeldRun};
 pub use job::{AllocResult, JobHandle, JobResult};
 pub use ostler_control::deployments::{DeploymentAsk, DeploymentError};
 pub use ostler_control::reconcile::reason;
+pub use ostler_control::scaling::ScaleError;
 pub use ostler_control::variables::VariableError;
 pub use ostler_control::{
     AllocError, AllocRef, AllocView, BlockedPlacement, Collected, ConfigProblem, Deployed,

@@ -9,7 +9,8 @@
 //! Nothing here decides anything: requests are read, bounded and handed to
 //! [`AgentHandle`], its answers are put into the shapes. Each connection
 //! is one tokio task; a client that hangs up drops it with all it holds. There is no other state
-//! than what was last seen of the tables (`index`) and of processor time (for percentages).
+//! than what was last seen of the tables (`index`) and of processor time (for percentages), and what
+//! was asked of the counts of groups (`scaling`).
 //!
 //! What is Ostler's own is under `/v1/ostler/`. What a node without a cluster cannot have
 //! (deployments) is answered with empty lists, and an evaluation is a name for a change that is
@@ -36,6 +37,7 @@ mod params;
 mod plugins;
 mod reply;
 mod router;
+mod scaling;
 mod services;
 mod socket;
 mod variables;

@@ -5,6 +5,7 @@ mod history;
 mod plan;
 mod plan_devices;
 mod run;
+mod scale;
 mod status;
 mod validate;
 mod watch;
@@ -32,6 +33,7 @@ pub(super) async fn run(command: &JobCommand, terminal: &Terminal) -> Result<Exi
         JobCommand::History(args) => history::history(args, terminal).await,
         JobCommand::Revert(args) => history::revert(args, terminal).await,
         JobCommand::Promote(args) => history::promote(args, terminal).await,
+        JobCommand::Scale(args) => scale::scale(args, terminal).await,
         JobCommand::Plan(args) => plan::plan(args, terminal).await,
         JobCommand::Validate(args) => Ok(validate::validate(args, terminal).await),
     }

@@ -14,6 +14,7 @@
 //! comes in by [`Admission::release_alloc`] and [`Admission::adopt`]. Pure but for the port probe.
 
 mod device_plan;
+mod distinct;
 mod instance;
 mod needs;
 mod owed;
@@ -36,6 +37,7 @@ use ostler_model::rng::Rng;
 use ostler_model::time::Timestamp;
 use ostler_node::{NodeResources, NodeView, constraint};
 
+use distinct::{Live, Of};
 use instance::Instance;
 
 pub use device_plan::{DeviceExplanation, DevicePlan};
@@ -62,9 +64,17 @@ pub struct Admission {
     /// Tasks of live allocations whose plugins were told that they ended.
     released: BTreeSet<InstanceHolder>,
     ports: PortLedger,
-    assigned: BTreeMap<AllocId, NodeResources>,
+    assigned: BTreeMap<AllocId, Assigned>,
+    live: Live,
     /// The sum of those.
     total: NodeResources,
+}
+
+/// What an allocation has of the node's totals, and whose it is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Assigned {
+    needs: NodeResources,
+    of: Of,
 }
 
 /// Why an allocation read from the state file could not be entered.
@@ -189,7 +199,7 @@ impl Admission {
         // In place: a start restores all allocations of the node one after the other.
         let claimed = self.claim_again(allocation);
         match claimed {
-            Ok(()) => self.assign(alloc, needs::of_group(group)),
+            Ok(()) => self.assign(alloc, &allocation.job, group),
             Err(_) => drop(self.devices.release_alloc(alloc)),
         }
         claimed
@@ -214,14 +224,17 @@ impl Admission {
         self.unassign(alloc);
     }
 
-    fn assign(&mut self, alloc: AllocId, needs: NodeResources) {
+    fn assign(&mut self, alloc: AllocId, job: &Job, group: &TaskGroup) {
         self.unassign(alloc);
-        self.assigned.insert(alloc, needs);
+        let needs = needs::of_group(group);
+        let of = self.live.add(&job.id, &group.name);
+        self.assigned.insert(alloc, Assigned { needs, of });
         self.total = needs::add(self.total, needs);
     }
 
     fn unassign(&mut self, alloc: AllocId) {
-        if let Some(needs) = self.assigned.remove(&alloc) {
+        if let Some(Assigned { needs, of }) = self.assigned.remove(&alloc) {
+            self.live.remove(&of);
             self.total = needs::sub(self.total, needs);
         }
     }

@@ -4,6 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use super::admission::Refusal;
 use super::deployments::DeploymentError;
+use super::scaling::ScaleError;
 use ostler_lifecycle::task::RequestError;
 use ostler_model::alloc::ClientStatus;
 use ostler_model::ids::{AllocId, JobId, UnknownNamespace};
@@ -119,6 +120,9 @@ pub enum SubmitError {
     /// A deployment does not do what it is asked.
     #[error("{0}")]
     Deployment(#[source] DeploymentError),
+    /// A group does not get the count asked for.
+    #[error("{0}")]
+    Scale(#[source] ScaleError),
     /// A version that is not there, or not any more.
     #[error(
         "there is no version {version} of job {job} to go back to; `ostler job history {job}` lists those \

@@ -25,6 +25,7 @@ mod proposal;
 pub mod reconcile;
 pub mod recorded;
 mod reschedule;
+pub mod scaling;
 mod tables;
 pub mod unowned;
 pub mod variables;

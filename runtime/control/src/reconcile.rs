@@ -30,6 +30,7 @@ use ostler_model::alloc::ClientStatus;
 use ostler_model::held_once::HeldOnce;
 use ostler_model::ids::{AllocId, GroupName};
 use ostler_model::job::{Job, LogConfig, NetworkSpec, RestartMode, RestartPolicy, Task, TaskGroup};
+use ostler_model::placement::Placement;
 use ostler_model::rollout::{Deployment, RescheduleEvent, ReschedulePolicy};
 use ostler_model::time::Timestamp;
 
@@ -257,6 +258,8 @@ fn essence(job: &Job, group: &TaskGroup) -> TaskGroup {
         volumes,
         count: _,
         constraints: _,
+        placement: _,
+        scaling: _,
         shutdown_delay: _,
         health: _,
         services: _,
@@ -275,6 +278,8 @@ fn essence(job: &Job, group: &TaskGroup) -> TaskGroup {
         count: 0,
         meta: BTreeMap::new(),
         constraints: Vec::new(),
+        placement: Placement::default(),
+        scaling: None,
         network: network.clone().or_else(|| Some(NetworkSpec::default())),
         tasks,
         shutdown_delay: None,
@@ -301,6 +306,7 @@ fn task_essence(meta: &BTreeMap<String, String>, task: &Task) -> Task {
     Task {
         meta: merged,
         constraints: Vec::new(),
+        affinities: Vec::new(),
         restart: SAME,
         kill_timeout: Duration::ZERO,
         kill_signal: None,

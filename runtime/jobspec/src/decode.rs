@@ -15,6 +15,7 @@ mod http;
 pub(crate) mod job;
 mod namespaces;
 pub(crate) mod network;
+pub(crate) mod placement;
 pub(crate) mod reschedule;
 pub(crate) mod resources;
 pub(crate) mod restart;

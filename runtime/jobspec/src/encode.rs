@@ -15,6 +15,7 @@ use crate::decode::group::GroupKeys;
 use crate::decode::health::UpdateKeys;
 use crate::decode::job::{JobKeys, REGION};
 use crate::decode::network::{DnsKeys, NetworkKeys, PortKeys, TaskNetworkKeys};
+use crate::decode::placement::ScalingKeys;
 use crate::decode::reschedule::RescheduleKeys;
 use crate::decode::resources::{DeviceKeys, ResourceKeys};
 use crate::decode::task::TaskKeys;
@@ -25,8 +26,8 @@ use crate::keys::{ByName, Free, Keys as _};
 use crate::tree::Key;
 use ostler_model::artifact::TaskArtifact;
 use ostler_model::job::{
-    Constraint, HealthPolicy, Job, JobKind, NetworkSpec, PortSpec, RestartPolicy, Service, Task,
-    TaskGroup,
+    Affinity, Constraint, HealthPolicy, Job, JobKind, NetworkSpec, PortSpec, RestartPolicy,
+    Service, Task, TaskGroup,
 };
 use ostler_model::resources::{DeviceRequest, Resources};
 use ostler_model::rollout::{ReschedulePolicy, UpdatePolicy};
@@ -47,7 +48,10 @@ pub fn nomad_json(job: &Job) -> Value {
         priority: job.priority.into(),
         meta: job.meta.clone(),
         constraints: constraints(&job.constraints),
-        groups: job.groups.iter().map(|group| self::group(group, job.kind)).collect(),
+        affinities: affinities(&job.placement.affinities),
+        spreads: job.placement.spreads.iter().map(Into::into).collect(),
+        all_at_once: job.all_at_once.into(),
+        groups: job.groups.iter().map(|group| self::group(group, job)).collect(),
         source_dir: job.source_dir.clone().into(),
         update: Some(update_of_job(job.kind)),
         ..JobKeys::default()
@@ -55,13 +59,17 @@ pub fn nomad_json(job: &Job) -> Value {
     keys.json().into()
 }
 
-fn group(group: &TaskGroup, job: JobKind) -> GroupKeys {
+fn group(group: &TaskGroup, of: &Job) -> GroupKeys {
+    let job = of.kind;
     let own = group.services.iter().filter(|service| service.task.is_none());
     GroupKeys {
         label: label(group.name.as_str()),
         count: group.count.into(),
         meta: group.meta.clone(),
         constraints: constraints(&group.constraints),
+        affinities: affinities(&group.placement.affinities),
+        spreads: group.placement.spreads.iter().map(Into::into).collect(),
+        scaling: group.scaling.as_ref().map(|own| ScalingKeys::of(own, &of.id, &group.name)),
         networks: group.network.iter().map(network).collect(),
         tasks: group.tasks.iter().map(|t| task(t, &group.services)).collect(),
         services: own.map(service).collect(),
@@ -88,6 +96,7 @@ fn task(task: &Task, services: &[Service]) -> TaskKeys {
         env: task.env.clone(),
         meta: task.meta.clone(),
         constraints: constraints(&task.constraints),
+        affinities: affinities(&task.affinities),
         resources: Some(resources(&task.resources)),
         restart: Some(task.restart.into()),
         kill_timeout: task.kill_timeout.into(),
@@ -220,16 +229,20 @@ fn resources(resources: &Resources) -> ResourceKeys {
     }
 }
 
-fn device(device: &DeviceRequest) -> DeviceKeys {
-    let affinity = |affinity: &ostler_model::job::Affinity| AffinityKeys {
+fn affinities(affinities: &[Affinity]) -> Vec<AffinityKeys> {
+    let affinity = |affinity: &Affinity| AffinityKeys {
         weight: affinity.weight.into(),
         ..AffinityKeys::from(&affinity.rule)
     };
+    affinities.iter().map(affinity).collect()
+}
+
+fn device(device: &DeviceRequest) -> DeviceKeys {
     DeviceKeys {
         label: label(&device.name),
         count: device.count.into(),
         constraints: constraints(&device.constraints),
-        affinities: device.affinities.iter().map(affinity).collect(),
+        affinities: affinities(&device.affinities),
         ..DeviceKeys::default()
     }
 }

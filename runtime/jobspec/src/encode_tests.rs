@@ -199,6 +199,7 @@ fn task(name: &'static str, hook: Option<LifecycleHook>) -> impl Strategy<Value 
         logs: LogConfig { max_files: logs.0, max_file_size_mb: logs.1, disabled: logs.2 },
         user,
         payload: None,
+        affinities: Vec::new(),
         templates: Vec::new(),
         volume_mounts: truth.then(mount).into_iter().collect(),
     })
@@ -437,6 +438,8 @@ fn group(kind: JobKind) -> impl Strategy<Value = TaskGroup> {
             reschedule: rules.2,
             services: [services.0, services.1, services.2].into_iter().flatten().collect(),
             max_run_duration: times.1,
+            placement: ostler_model::placement::Placement::default(),
+            scaling: None,
             stop_after_disconnect: None,
             volumes: [("data".to_owned(), volume(count > 0))].into(),
         },
@@ -465,6 +468,8 @@ fn job() -> impl Strategy<Value = Job> {
         constraints,
         groups: vec![group],
         source_dir,
+        placement: ostler_model::placement::Placement::default(),
+        all_at_once: false,
         parent: None,
     })
 }

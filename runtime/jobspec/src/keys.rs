@@ -25,7 +25,7 @@ use crate::tree::{self, Key};
 use crate::tree::{Value, ValueKind};
 use crate::units::parse_duration;
 pub(crate) use items::{Entry, Items};
-pub(crate) use kinds::{ByName, Free, Given, Kind, Over, TextListMap, Texts};
+pub(crate) use kinds::{ByName, Free, FreeLists, Given, Kind, Over, TextListMap, Texts};
 pub(crate) use scalars::{Arguments, Scalar, choice, keyword, text};
 
 /// Where problems go and how values are written.
@@ -148,6 +148,8 @@ pub(crate) enum Shape {
         neutral: &'static [&'static str],
         /// What is accepted although it promises something that does not happen.
         missed: Option<&'static Missed>,
+        /// It is left to others, so there is no "yet".
+        left_out: bool,
     },
     /// JSON only: written by servers or read by them before the job; skipped.
     Served,
@@ -202,17 +204,39 @@ pub(crate) const LATER: Shape = hint("");
 
 /// Not supported, with a next step.
 pub(crate) const fn hint(hint: &'static str) -> Shape {
-    Shape::Unsupported { hint, neutral: &[], missed: None }
+    Shape::Unsupported { hint, neutral: &[], missed: None, left_out: false }
 }
 
 /// Not supported; works as if it were not there when it has one of these values.
 pub(crate) const fn neutral(hint: &'static str, neutral: &'static [&'static str]) -> Shape {
-    Shape::Unsupported { hint, neutral, missed: None }
+    Shape::Unsupported { hint, neutral, missed: None, left_out: false }
 }
+
+/// Left to others for good, with what to do instead.
+pub(crate) const fn left_out(hint: &'static str) -> Shape {
+    neutral_left_out(hint, &[])
+}
+
+/// The same; works as if it were not there when it has one of these values.
+pub(crate) const fn neutral_left_out(
+    hint: &'static str,
+    neutral: &'static [&'static str],
+) -> Shape {
+    Shape::Unsupported { hint, neutral, missed: None, left_out: true }
+}
+
+/// What to do instead of Consul, its service mesh and Vault.
+pub(crate) const CONSUL: &str =
+    "this agent asks no Consul; it keeps a list of services itself, for provider = \"nomad\"";
+pub(crate) const MESH: &str = "it is of Consul's service mesh, which this agent is no part of; leave it out and \
+                               use ports of the network";
+pub(crate) const VAULT: &str =
+    "this agent asks no Vault; hand secrets over by an artifact or a variable";
 
 /// Accepted in some values, which a warning says to do nothing.
 pub(crate) const fn missed(missed: &'static Missed) -> Shape {
-    Shape::Unsupported { hint: "leave it out", neutral: &[], missed: Some(missed) }
+    let (hint, neutral) = ("leave it out", &[]);
+    Shape::Unsupported { hint, neutral, missed: Some(missed), left_out: false }
 }
 
 /// The keys of one block, typed.
@@ -400,7 +424,8 @@ impl Schema {
 
 /// Is `value` one of those that mean the same as leaving the key out? Scalars are compared as texts
 /// and, where they are durations, as such, so that `10m` is also `600s` and in JSON the same in
-/// nanoseconds; `[]` is the empty list; an object stands for all that have its members.
+/// nanoseconds; `[]` is the empty list; an object stands for all that have its members, and for lists
+/// of such.
 pub(crate) fn is_neutral(value: &Value, neutral: &[&str]) -> bool {
     neutral.iter().any(|neutral| match &value.kind {
         ValueKind::Text(text) => {
@@ -413,7 +438,11 @@ pub(crate) fn is_neutral(value: &Value, neutral: &[&str]) -> bool {
             number.to_string() == *neutral || parse_duration(neutral).is_ok_and(nanos)
         }
         ValueKind::Bool(truth) => truth.to_string() == *neutral,
-        ValueKind::List(items) => items.is_empty() && *neutral == "[]",
+        ValueKind::List(items) if items.is_empty() => *neutral == "[]",
+        // Of objects: all of them.
+        ValueKind::List(items) => {
+            neutral.starts_with('{') && items.iter().all(|item| is_neutral(item, &[neutral]))
+        }
         ValueKind::Object(members) => {
             let wanted: Map<_, _> = serde_json::from_str(neutral).unwrap_or_default();
             let has = |(name, wanted): (&String, &serde_json::Value)| {

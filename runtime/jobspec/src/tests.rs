@@ -14,6 +14,7 @@ mod good;
 mod health;
 mod hostile;
 mod language;
+mod placement;
 mod rollout;
 mod services;
 mod warnings;

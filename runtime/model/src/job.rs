@@ -11,6 +11,7 @@ use super::held_once::HeldOnce;
 use super::ids::{GroupName, JobId, PluginName, TaskName};
 use super::json::JsonObject;
 use super::network::NetworkMode;
+use super::placement::{Placement, ScalingPolicy};
 use super::resources::Resources;
 use super::rollout::{ReschedulePolicy, UpdatePolicy};
 use super::saved::DnsConfig;
@@ -63,12 +64,40 @@ pub struct Job {
     pub meta: BTreeMap<String, String>,
     /// All must hold on this node.
     pub constraints: Vec<Constraint>,
+    /// Which nodes it prefers.
+    pub placement: Placement,
+    /// A plan of servers that cannot be carried out whole is not carried out. What a node decides alone always is.
+    pub all_at_once: bool,
     /// Task groups, in file order; names unique.
     pub groups: Vec<TaskGroup>,
     /// Directory of the job file, for `${job.dir}`; absent for jobs that came by the API.
     pub source_dir: Option<PathBuf>,
     /// The periodic or parameterised job that servers made this one of.
     pub parent: Option<JobId>,
+}
+
+impl Constraint {
+    /// Most live allocations, of the job or of the group it stands in, that this allows on one node; `None`:
+    /// it says nothing of that.
+    #[must_use]
+    pub fn most_on_node(&self) -> Option<u64> {
+        match self.operator {
+            Operator::DistinctHosts if truth(&self.right) == Some(false) => None,
+            Operator::DistinctHosts => Some(1),
+            Operator::DistinctProperty => Some(self.right.parse().unwrap_or(1)),
+            _ => None,
+        }
+    }
+}
+
+/// A truth value as Nomad reads one of a text.
+#[must_use]
+pub fn truth(text: &str) -> Option<bool> {
+    match text {
+        "1" | "t" | "T" | "true" | "TRUE" | "True" => Some(true),
+        "0" | "f" | "F" | "false" | "FALSE" | "False" => Some(false),
+        _ => None,
+    }
 }
 
 impl Job {
@@ -96,6 +125,10 @@ pub struct TaskGroup {
     pub meta: BTreeMap<String, String>,
     /// All must hold on this node.
     pub constraints: Vec<Constraint>,
+    /// Which nodes it prefers.
+    pub placement: Placement,
+    /// Between which counts it may be scaled.
+    pub scaling: Option<ScalingPolicy>,
     /// Ports of the allocation.
     pub network: Option<NetworkSpec>,
     /// Tasks in file order; names unique; at least one. Owners of allocations and of tasks hold them too.
@@ -211,6 +244,8 @@ pub struct Task {
     pub meta: BTreeMap<String, String>,
     /// All must hold on this node.
     pub constraints: Vec<Constraint>,
+    /// What is preferred of a node.
+    pub affinities: Vec<Affinity>,
     /// What is reserved for it.
     pub resources: Resources,
     /// When to start it again. The job's default, the group's or the task's block, in this order.
@@ -383,6 +418,11 @@ pub enum Operator {
     IsSet,
     /// `is_not_set`
     IsNotSet,
+    /// `distinct_hosts`: a node has at most one allocation, of the job or of the group; `false` on the
+    /// right: however many
+    DistinctHosts,
+    /// `distinct_property`: nodes of one value have at most as many as the right says, 1 unless it does
+    DistinctProperty,
 }
 
 /// Something that must hold.

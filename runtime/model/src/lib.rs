@@ -30,6 +30,7 @@ pub mod links;
 pub mod network;
 pub mod oci;
 pub mod other_nodes;
+pub mod placement;
 pub mod plugin;
 pub mod ports;
 pub mod resources;

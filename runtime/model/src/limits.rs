@@ -56,6 +56,9 @@ pub const JOB_DIAGNOSTICS_MAX: usize = 50;
 pub const JOB_TASKS_MAX: usize = 50_000;
 /// Most task blocks of one job, counts left aside: each allocation of a group has all of them.
 pub const JOB_TASK_BLOCKS_MAX: usize = 1_000;
+/// Memory of one compiled regular expression of a constraint or an affinity, bytes: a hostile pattern is
+/// refused, not compiled.
+pub const REGEXP_BYTES_MAX: usize = 1024 * 1024;
 /// Places of a task group whose ends are kept in one record: a job of ten thousand allocations has
 /// 157, and what one more end writes stays below 4 KiB.
 pub const ENDED_PLACES_PER_RECORD: u32 = 64;

@@ -56,6 +56,8 @@ fn job_record() -> JobRecord {
         constraints: Vec::new(),
         groups: Vec::new(),
         source_dir: Some("/jobs".into()),
+        placement: crate::placement::Placement::default(),
+        all_at_once: false,
         parent: None,
     };
     JobRecord {

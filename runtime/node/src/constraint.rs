@@ -19,9 +19,7 @@ use serde::Serialize;
 use super::version::{self, Style, VersionError};
 use ostler_model::attribute::{Attribute, Comparison, Scalar};
 use ostler_model::job::{Constraint, Operator};
-
-/// Memory of one compiled regular expression, bytes: a hostile pattern is refused, not compiled.
-const REGEXP_BYTES_MAX: usize = 1024 * 1024;
+use ostler_model::limits::REGEXP_BYTES_MAX;
 
 /// Longest side as written in a job, bytes: sets and patterns are searched for many devices.
 const SIDE_BYTES_MAX: usize = 4 * 1024;
@@ -108,6 +106,8 @@ pub const fn sign(operator: Operator) -> &'static str {
         Operator::SetContainsAny => "set_contains_any",
         Operator::IsSet => "is_set",
         Operator::IsNotSet => "is_not_set",
+        Operator::DistinctHosts => "distinct_hosts",
+        Operator::DistinctProperty => "distinct_property",
     }
 }
 
@@ -117,6 +117,8 @@ pub fn written(rule: &Constraint) -> String {
     let Constraint { left, operator, right } = rule;
     match operator {
         Operator::IsSet | Operator::IsNotSet => format!("{left} {}", sign(*operator)),
+        Operator::DistinctHosts => sign(*operator).to_owned(),
+        Operator::DistinctProperty => format!("{} {left}", sign(*operator)),
         _ => format!("{left} {} {right}", sign(*operator)),
     }
 }
@@ -189,6 +191,11 @@ fn relation(
     match operator {
         Operator::IsSet => return left.is_some().then_some(true).ok_or(UnmetReason::Unset),
         Operator::IsNotSet => return Ok(left.is_none()),
+        // How many there are is counted where they are placed.
+        Operator::DistinctHosts => return Ok(true),
+        Operator::DistinctProperty => {
+            return left.is_some().then_some(true).ok_or(UnmetReason::Unset);
+        }
         Operator::NotEqual if left.is_some() != right.is_some() => return Ok(true),
         _ => {}
     }
@@ -217,7 +224,9 @@ fn relation(
         | Operator::Greater
         | Operator::GreaterOrEqual
         | Operator::IsSet
-        | Operator::IsNotSet => {
+        | Operator::IsNotSet
+        | Operator::DistinctHosts
+        | Operator::DistinctProperty => {
             let order = compare(left, right, true).order().ok_or(UnmetReason::NotComparable)?;
             Ok(order_holds(operator, order))
         }

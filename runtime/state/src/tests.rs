@@ -122,6 +122,7 @@ fn allocation(id: AllocId) -> Allocation {
         payload: None,
         volume_mounts: Vec::new(),
         artifacts: Vec::new(),
+        affinities: Vec::new(),
         templates: Vec::new(),
     };
     let group = GroupName::new("cache").unwrap();
@@ -155,10 +156,14 @@ fn allocation(id: AllocId) -> Allocation {
             max_run_duration: None,
             update: None,
             reschedule: ostler_model::rollout::ReschedulePolicy::NEVER,
+            placement: ostler_model::placement::Placement::default(),
+            scaling: None,
             stop_after_disconnect: None,
             volumes: BTreeMap::new(),
         }],
         source_dir: Some("/jobs".into()),
+        placement: ostler_model::placement::Placement::default(),
+        all_at_once: false,
         parent: None,
     };
     let gpu = GroupKey { vendor: "nvidia".into(), kind: "gpu".into(), name: "A/B".into() };

@@ -41,6 +41,7 @@ pub fn task(name: &str) -> Result<Task, NameError> {
         payload: None,
         volume_mounts: Vec::new(),
         artifacts: Vec::new(),
+        affinities: Vec::new(),
         templates: Vec::new(),
     })
 }
@@ -104,6 +105,8 @@ pub fn group(name: &str, tasks: Vec<Task>) -> Result<TaskGroup, NameError> {
         max_run_duration: None,
         update: None,
         reschedule: ostler_model::rollout::ReschedulePolicy::NEVER,
+        placement: ostler_model::placement::Placement::default(),
+        scaling: None,
         stop_after_disconnect: None,
         volumes: BTreeMap::new(),
     })
@@ -124,6 +127,8 @@ pub fn job(name: &str, kind: JobKind, groups: Vec<TaskGroup>) -> Result<Job, Nam
         constraints: Vec::new(),
         groups,
         source_dir: None,
+        placement: ostler_model::placement::Placement::default(),
+        all_at_once: false,
         parent: None,
     })
 }

@@ -59,6 +59,7 @@ mod networks;
 mod node_trouble;
 mod nomad_plugin;
 mod nomad_plugin_kills;
+mod placement;
 mod plugin_check;
 mod plugin_containment;
 mod plugin_faults;

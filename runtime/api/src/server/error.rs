@@ -221,6 +221,7 @@ fn submit_status(error: &SubmitError) -> StatusCode {
             StatusCode::NOT_FOUND
         }
         SubmitError::Deployment(_)
+        | SubmitError::Scale(_)
         | SubmitError::Version { .. }
         | SubmitError::SameVersion { .. }
         | SubmitError::OtherVersion { .. } => StatusCode::BAD_REQUEST,

@@ -27,7 +27,7 @@ use super::wait::{self, Found};
 use ostler_agent::{AllocRef, JobView, Registered, reason};
 use ostler_model::alloc::{Allocation, DesiredStatus};
 use ostler_model::ids::JobId;
-use ostler_model::job::Job;
+use ostler_model::job::{Job, TaskGroup};
 use ostler_model::time::Timestamp;
 use ostler_wire::{self as wire, AllocMetric, Trigger};
 
@@ -41,6 +41,8 @@ const SEED: &[u8] = b"ostler evaluation\0";
 const UNCHANGED_SEED: &[u8] = b"ostler unchanged\0";
 /// The same of the evaluation of what waits.
 const BLOCKED_SEED: &[u8] = b"ostler blocked\0";
+/// The same of the scaling policy of a group.
+const POLICY_SEED: &[u8] = b"ostler scaling\0";
 
 /// The id of the evaluation of the change of a job at an index: a UUID that is the same each time.
 pub(super) fn id(job: &JobId, index: u64) -> String {
@@ -58,6 +60,12 @@ pub(super) fn of_registration(job: &JobId, registered: &Registered) -> String {
 /// The id of the evaluation that is to place the successor of an allocation.
 pub(super) fn followup(alloc: &Allocation) -> String {
     uuid_of(&[FOLLOWUP_SEED, alloc.id.as_bytes()])
+}
+
+/// The id of the scaling policy of a group, as long as its job is there.
+pub(super) fn policy(job: &Job, create_index: u64, group: &TaskGroup) -> String {
+    let (id, name) = (job.id.as_str().as_bytes(), group.name.as_str().as_bytes());
+    uuid_of(&[POLICY_SEED, &create_index.to_le_bytes(), id, b"\0", name])
 }
 
 fn id_of(seed: &[u8], job: &JobId, index: u64) -> String {

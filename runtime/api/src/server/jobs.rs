@@ -230,7 +230,7 @@ pub(super) async fn validate(
 }
 
 /// Answer a query of one job.
-async fn shown(
+pub(super) async fn shown(
     api: &Api,
     params: &Params,
     id: &str,
@@ -294,6 +294,11 @@ pub(super) async fn stop(Asked { api, id, params }: Asked) -> Result<Response, F
     let evaluation = if purge { String::new() } else { evaluations::id(id, index) };
     let answer = change::deregistered(index, evaluation, unwritten);
     Ok(reply::at_index(index, reply::json(&params, &answer)?))
+}
+
+/// A job as it is now.
+pub(super) fn found(api: &Api, params: &Params, id: &str) -> Result<JobView, Failure> {
+    look(api, params, id).value
 }
 
 /// The job whose lists are asked for. Where another namespace is named one that is not there has empty

@@ -21,7 +21,7 @@ use super::index::Table;
 use super::params::Params;
 use super::{
     agent, allocs, client, deployments, evaluations, fs, fs_stream, host, jobs, json, logs,
-    monitor, nodes, plugins, services, variables,
+    monitor, nodes, plugins, scaling, services, variables,
 };
 use crate::agent_log::AgentLog;
 use ostler_agent::AgentHandle;
@@ -46,6 +46,7 @@ pub(super) struct Api {
     tables: Mutex<Tables>,
     processor: Mutex<Processor>,
     cores: Mutex<Cores>,
+    scalings: Mutex<scaling::Noted>,
     /// The agent's index when the API began.
     pub began_at: u64,
 }
@@ -72,6 +73,7 @@ impl Api {
             tables: Mutex::new(Tables { jobs: Table::new(began_at), allocs: Table::new(began_at) }),
             processor: Mutex::default(),
             cores: Mutex::default(),
+            scalings: Mutex::default(),
             began_at,
         })
     }
@@ -82,6 +84,10 @@ impl Api {
 
     pub fn processor(&self) -> MutexGuard<'_, Processor> {
         self.processor.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub fn scalings(&self) -> MutexGuard<'_, scaling::Noted> {
+        self.scalings.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub fn cores(&self) -> MutexGuard<'_, Cores> {
@@ -108,6 +114,9 @@ pub(super) fn router(api: Arc<Api>) -> Router {
         .route("/v1/job/{id}/deployment", get(deployments::newest_of))
         .route("/v1/job/{id}/revert", post(deployments::revert).put(deployments::revert))
         .route("/v1/job/{id}/stable", post(deployments::stable).put(deployments::stable))
+        .route("/v1/job/{id}/scale", get(scaling::status).post(scaling::scale).put(scaling::scale))
+        .route("/v1/scaling/policies", get(scaling::policies))
+        .route("/v1/scaling/policy/{id}", get(scaling::policy))
         .route("/v1/evaluations", get(evaluations::list))
         .route("/v1/evaluation/{id}", get(evaluations::read))
         .route("/v1/evaluation/{id}/allocations", get(evaluations::allocations))

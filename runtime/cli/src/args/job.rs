@@ -23,6 +23,8 @@ pub(crate) enum JobCommand {
     Revert(JobRevertArgs),
     /// Accept the canaries of a job's newest version
     Promote(JobPromoteArgs),
+    /// Change how many allocations a group of a job has
+    Scale(JobScaleArgs),
     /// Say what a job file would change
     Plan(JobPlanArgs),
     /// Say everything that is wrong with a job file
@@ -159,6 +161,37 @@ pub(crate) struct JobStatusArgs {
 
     #[command(flatten)]
     pub agent: AddressArgs,
+}
+
+/// `ostler job scale`.
+#[derive(Debug, Args)]
+#[command(
+    long_about = "Change how many allocations a group of a job has: a new version of the job, with this \
+        count. Where the group has a scaling block, the count must be from its min to its max. While \
+        a deployment of the job goes on it is refused. A job of the jobs directory is changed by its \
+        file.",
+    after_long_help = examples!("\
+Examples:
+  ostler job scale web 3                     of a job that has one group
+  ostler job scale web frontend 3
+  ostler job scale --check-index 42 web 3    only if the job is still at this job modify index
+")
+)]
+pub(crate) struct JobScaleArgs {
+    /// The job: its id or the beginning of it
+    #[arg(value_name = "JOB")]
+    pub job: String,
+
+    /// The group, where the job has several; and the count
+    #[arg(value_name = "[GROUP] COUNT", required = true, num_args = 1..=2)]
+    pub group_and_count: Vec<String>,
+
+    /// Only if the job is still at this job modify index
+    #[arg(long, value_name = "N")]
+    pub check_index: Option<u64>,
+
+    #[command(flatten)]
+    pub answer: AnswerArgs,
 }
 
 /// `ostler job plan`.

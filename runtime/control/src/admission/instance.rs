@@ -31,6 +31,7 @@ impl Instance<'_> {
         placing: &mut Placing<'_>,
         reserved: &BTreeSet<u16>,
     ) -> Allocation {
+        self.problems.extend(next.live.problems(self.job, self.group, self.index));
         self.claim_resources(next, view);
         let devices = self.claim_devices(next, view, placing);
         let ports = self.claim_ports(next, view, placing, reserved);
@@ -74,7 +75,7 @@ impl Instance<'_> {
                 });
             }
         }
-        next.assign(self.id, wanted);
+        next.assign(self.id, self.job, self.group);
     }
 
     fn claim_devices(

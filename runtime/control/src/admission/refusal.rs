@@ -132,6 +132,23 @@ pub enum Problem {
         /// Which, with both values.
         unmet: Box<Unmet>,
     },
+    /// As many of the job or the group are here as a constraint allows on one node.
+    #[error(
+        "{scope}: by {constraint} at most {most} of its allocations may be on this node, and {here} are; \
+         allocation {index} waits"
+    )]
+    Distinct {
+        /// Where the constraint is written: it counts allocations of that job or group.
+        scope: RefusalScope,
+        /// The constraint.
+        constraint: String,
+        /// Index of the allocation.
+        index: u32,
+        /// Live ones that are here.
+        here: u64,
+        /// Most of them.
+        most: u64,
+    },
     /// No driver of this name.
     #[error(
         "task {task}: no driver {driver}{}; loaded are: {}{}{}",

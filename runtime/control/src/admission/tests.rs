@@ -321,3 +321,83 @@ proptest! {
         }
     }
 }
+
+/// A constraint that counts allocations.
+fn few(operator: Operator, left: &str, right: &str) -> Constraint {
+    Constraint { left: left.into(), operator, right: right.into() }
+}
+
+fn placed_alone(admission: &mut Admission, job: &Job, index: u32) -> Result<AllocId, String> {
+    // Each has ids of its own.
+    static SEED: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(100);
+    let rng = Rng::seeded(SEED.fetch_add(1, std::sync::atomic::Ordering::Relaxed));
+    let mut placing = Placing {
+        new_id: &mut || AllocId::new(rng.uuid()),
+        now: Timestamp::from_nanos(5),
+        rng: &rng,
+        port_in_use: &|_| false,
+        explain: None,
+    };
+    let group = job.groups.get(usize::from(index > 9)).unwrap().name.clone();
+    let indexes = move |of: &TaskGroup| if of.name == group { vec![index] } else { Vec::new() };
+    let placed = admission.place_some(&Arc::new(job.clone()), &indexes, &view(), &mut placing);
+    placed.map(|placed| placed[0].id).map_err(|refusal| refusal.problems())
+}
+
+#[test]
+fn of_a_group_with_distinct_hosts_one_allocation_is_here_at_a_time() {
+    let mut first = group("a", 2, vec![task("t", 10, 10)]);
+    first.constraints = vec![few(Operator::DistinctHosts, "", "true")];
+    let both = job(vec![first, group("b", 2, vec![task("u", 10, 10)])]);
+    let mut admission = Admission::default();
+    let one = placed_alone(&mut admission, &both, 0).unwrap();
+    placed_alone(&mut admission, &both, 10).expect("another group");
+    assert_eq!(
+        placed_alone(&mut admission, &both, 1).unwrap_err(),
+        "constraint of the group: by distinct_hosts at most 1 of its allocations may be on this \
+         node, and 1 are; allocation 1 waits"
+    );
+    admission.end_alloc(one, &BTreeSet::new());
+    placed_alone(&mut admission, &both, 1).unwrap();
+}
+
+#[test]
+fn distinct_hosts_of_a_job_counts_all_its_groups_and_those_without_it() {
+    let plain =
+        job(vec![group("a", 2, vec![task("t", 9, 9)]), group("b", 2, vec![task("u", 9, 9)])]);
+    let mut limited = plain.clone();
+    limited.constraints = vec![few(Operator::DistinctHosts, "", "")];
+    let mut off = plain.clone();
+    off.constraints = vec![few(Operator::DistinctHosts, "", "false")];
+    let other = Job { id: ostler_model::ids::JobId::new("other").unwrap(), ..limited.clone() };
+    let mut admission = Admission::default();
+    placed_alone(&mut admission, &other, 0).unwrap();
+    placed_alone(&mut admission, &plain, 0).expect("nobody limits it");
+    let refused = placed_alone(&mut admission, &limited, 10).unwrap_err();
+    assert!(refused.starts_with("constraint of the job: by distinct_hosts"), "{refused}");
+    placed_alone(&mut admission, &off, 10).expect("switched off");
+}
+
+#[test]
+fn so_many_allocations_share_a_property_as_its_constraint_says() {
+    let mut group = group("a", 5, vec![task("t", 10, 10)]);
+    group.constraints = vec![few(Operator::DistinctProperty, "${meta.rack}", "2")];
+    let racks = job(vec![group.clone()]);
+    let mut admission = Admission::default();
+    placed_alone(&mut admission, &racks, 0).unwrap();
+    placed_alone(&mut admission, &racks, 1).unwrap();
+    let refused = placed_alone(&mut admission, &racks, 2).unwrap_err();
+    assert!(refused.contains("distinct_property ${meta.rack} at most 2"), "{refused}");
+    group.constraints = vec![few(Operator::DistinctProperty, "${meta.row}", "")];
+    let refused = placed_alone(&mut Admission::default(), &job(vec![group]), 0).unwrap_err();
+    assert!(refused.contains("${meta.row} is not set"), "{refused}");
+}
+
+#[test]
+fn all_or_nothing_counts_what_is_placed_together() {
+    let mut group = group("a", 2, vec![task("t", 10, 10)]);
+    group.constraints = vec![few(Operator::DistinctHosts, "", "true")];
+    let mut admission = Admission::default();
+    place(&mut admission, job(vec![group]), 1).unwrap_err();
+    assert_eq!(admission, Admission::default(), "nothing is left of what would have fitted");
+}

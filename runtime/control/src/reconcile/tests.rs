@@ -11,8 +11,10 @@ use proptest::prelude::{Strategy, any, prop, prop_assert, prop_assert_eq, propte
 use super::*;
 use ostler_model::ids::TaskName;
 use ostler_model::job::{
-    Constraint, HealthPolicy, JobKind, Lifecycle, LifecycleHook, Operator, PortSpec, Service,
+    Affinity, Constraint, HealthPolicy, JobKind, Lifecycle, LifecycleHook, Operator, PortSpec,
+    Service,
 };
+use ostler_model::placement::ScalingPolicy;
 use ostler_model::resources::DeviceRequest;
 use ostler_model::saved::{EndedPlace, JobOrigin, JobRecord};
 use ostler_model::template::{ChangeMode, TaskTemplate, TemplateSource};
@@ -260,6 +262,18 @@ fn each_field_is_on_the_side_the_table_says() {
         ("priority", |j| j.priority = 1),
         ("datacenters", |j| j.datacenters.clear()),
         ("job constraints", |j| j.constraints.push(rule())),
+        ("all_at_once", |j| j.all_at_once = true),
+        ("job placement", |j| j.placement.affinities.push(Affinity { rule: rule(), weight: 1 })),
+        ("group placement", |j| {
+            let affinity = Affinity { rule: rule(), weight: 1 };
+            group_of(j).placement.affinities.push(affinity);
+        }),
+        ("affinities", |j| task_of(j).affinities.push(Affinity { rule: rule(), weight: 1 })),
+        ("scaling", |j| {
+            let policy = ostler_model::json::JsonObject::default();
+            let scaling = ScalingPolicy { enabled: true, min: 0, max: 9, policy };
+            group_of(j).scaling = Some(scaling);
+        }),
         ("count", |j| group_of(j).count = 7),
         ("group constraints", |j| group_of(j).constraints.push(rule())),
         ("group shutdown_delay", |j| group_of(j).shutdown_delay = Some(Duration::from_secs(1))),

@@ -3,10 +3,11 @@
 use crate::diagnostic::{Span, shown};
 use crate::keys::Bounds::Whole;
 use crate::keys::{Context, Given, keys};
-use ostler_model::job::{Affinity, Constraint, Operator};
+use ostler_model::job::{Affinity, Constraint, Operator, truth};
+use ostler_model::limits::REGEXP_BYTES_MAX;
 
 /// All words of operators; of one with several, the first is written.
-const OPERATORS: [(&str, Operator); 18] = [
+const OPERATORS: [(&str, Operator); 20] = [
     ("=", Operator::Equal),
     ("==", Operator::Equal),
     ("is", Operator::Equal),
@@ -24,26 +25,27 @@ const OPERATORS: [(&str, Operator); 18] = [
     ("set_contains_any", Operator::SetContainsAny),
     ("is_set", Operator::IsSet),
     ("is_not_set", Operator::IsNotSet),
+    ("distinct_hosts", Operator::DistinctHosts),
+    ("distinct_property", Operator::DistinctProperty),
     ("", Operator::Equal),
 ];
-
-/// Nomad's operators on other allocations of the job.
-const LATER: [&str; 2] = ["distinct_hosts", "distinct_property"];
 
 /// Weight of an affinity without one.
 pub(super) const PREFERRED: i8 = 50;
 
 /// The keys of a constraint and of an affinity, which has a weight beside them.
 macro_rules! rule_keys {
-    ($name:ident: $what:literal { $($weight:tt)* } not_yet { $($later:tt)* }) => {
+    ($name:ident: $what:literal ($operators:literal, $unary:literal) { $($weight:tt)* } { $($short:tt)* }) => {
         keys! {
             struct $name: $what {
                 /// What is looked at: `${attr.…}`, `${meta.…}`, `${node.…}`, `${device.…}`.
                 left "attribute" / LTarget: Given<String>, "needed";
                 /// How it is compared: `=`, `!=`, `<`, `<=`, `>`, `>=`, `version`, `semver`, `regexp`,
-                /// `set_contains`, `set_contains_any`, `is_set`, `is_not_set`.
+                /// `set_contains`, `set_contains_any`
+                #[doc = $operators]
                 operator / Operand: Given<String>, "`=`";
-                /// What with; not needed by `is_set` and `is_not_set`.
+                /// What with
+                #[doc = $unary]
                 right "value" / RTarget: Given<String>, "needed";
                 $($weight)*
                 /// Short for the operator and the value.
@@ -58,8 +60,8 @@ macro_rules! rule_keys {
                 set_contains_all: Given<String>, "none";
                 /// Short for the operator and the value.
                 set_contains_any: Given<String>, "none";
+                $($short)*
             }
-            not_yet { $($later)* }
         }
 
         impl $name {
@@ -90,13 +92,24 @@ macro_rules! rule_keys {
 }
 
 rule_keys! {
-    ConstraintKeys: "a constraint" {} not_yet { "distinct_hosts"; "distinct_property"; }
+    ConstraintKeys: "a constraint" (
+        ", `is_set`, `is_not_set`; in a job or a group also `distinct_hosts`, `distinct_property`.",
+        "; not needed by `is_set`, `is_not_set` and `distinct_hosts`. Of `distinct_property`: how many, 1 without it."
+    ) {} {
+        /// In a job or a group: a node has at most one allocation of it. The rest waits.
+        distinct_hosts: Given<bool>, "none";
+        /// In a job or a group: short for the attribute and the operator. Nodes of one value of this
+        /// attribute have at most one allocation of it, or `value` many.
+        distinct_property: Given<String>, "none";
+    }
 }
 rule_keys! {
-    AffinityKeys: "an affinity" {
+    AffinityKeys: "an affinity" (
+        "; in a device also `is_set`, `is_not_set`.", "; not needed by `is_set` and `is_not_set`."
+    ) {
         /// How much is preferred what fits; below 0, what does not. Not 0.
         weight / Weight: Given<i8> [Whole(-100, 100)] = PREFERRED;
-    } not_yet {}
+    } {}
 }
 
 /// How an operator is written.
@@ -108,9 +121,111 @@ fn word(operator: Operator) -> &'static str {
         .unwrap_or_default()
 }
 
-/// Decode `constraint` blocks.
+/// Decode `constraint` blocks of a task or a device.
 pub(super) fn constraints(blocks: Vec<ConstraintKeys>, cx: &mut Context<'_>) -> Vec<Constraint> {
-    blocks.into_iter().filter_map(|keys| keys.rule(cx)).collect()
+    let mut constraint = |keys: ConstraintKeys| {
+        let at = keys.distinct_hosts.place().or(keys.distinct_property.place());
+        let at = at.or(keys.operator.place()).unwrap_or(keys.at);
+        let rule = keys.constraint(cx)?;
+        if matches!(rule.operator, Operator::DistinctHosts | Operator::DistinctProperty) {
+            let what = word(rule.operator);
+            let message =
+                format!("{what} is about whole allocations; write it into the group or the job");
+            return cx.refuse(at, message);
+        }
+        Some(rule)
+    };
+    blocks.into_iter().filter_map(&mut constraint).collect()
+}
+
+/// Decode `constraint` blocks of a job or a group, which may be about its allocations.
+pub(super) fn constraints_on_allocs(
+    blocks: Vec<ConstraintKeys>,
+    cx: &mut Context<'_>,
+) -> Vec<Constraint> {
+    blocks.into_iter().filter_map(|keys| keys.constraint(cx)).collect()
+}
+
+impl ConstraintKeys {
+    fn constraint(mut self, cx: &mut Context<'_>) -> Option<Constraint> {
+        let (at, key) = (self.right.at, self.right.key);
+        match (self.distinct_hosts.clone().placed(), self.distinct_property.clone().placed()) {
+            (None, None) => {}
+            (Some((truth, at)), None) => {
+                self.alone(at, "distinct_hosts", true, cx);
+                let right = truth.to_string();
+                return Some(Constraint {
+                    left: String::new(),
+                    operator: Operator::DistinctHosts,
+                    right,
+                });
+            }
+            (None, Some((property, at))) => {
+                self.alone(at, "distinct_property", false, cx);
+                self.left = property.into();
+                self.operator = word(Operator::DistinctProperty).to_owned().into();
+            }
+            (Some(_), Some((_, at))) => {
+                return cx
+                    .refuse(at, "a constraint is distinct_hosts or distinct_property, not both");
+            }
+        }
+        let rule = self.rule(cx)?;
+        let fits = match rule.operator {
+            Operator::DistinctHosts => rule.right.is_empty() || truth(&rule.right).is_some(),
+            Operator::DistinctProperty => {
+                rule.right.is_empty() || rule.right.parse::<u64>().is_ok_and(|most| most > 0)
+            }
+            _ => true,
+        };
+        if !fits {
+            let wanted = match rule.operator {
+                Operator::DistinctHosts => "true or false",
+                _ => "a whole number from 1",
+            };
+            let message = format!(
+                "{key} of {} must be {wanted}, not {}",
+                word(rule.operator),
+                shown(&rule.right)
+            );
+            return cx.refuse(at, message);
+        }
+        Some(rule)
+    }
+
+    /// Report what stands beside a short form that says it all, or all but the value.
+    fn alone(&self, at: Span, key: &str, all: bool, cx: &mut Context<'_>) {
+        let given = |given: &Given<String>| given.value.is_some();
+        let short = [&self.version, &self.semver, &self.regexp, &self.set_contains];
+        let more = [&self.set_contains_all, &self.set_contains_any, &self.left, &self.operator];
+        if short.into_iter().chain(more).any(given) || all && given(&self.right) {
+            cx.error(
+                at,
+                format!("a constraint compares once; with {key} nothing else is compared"),
+            );
+        }
+    }
+}
+
+/// Decode `affinity` blocks of a job, a group or a task. Nothing compares what they say, so what cannot
+/// be compared is said here.
+pub(super) fn node_affinities(blocks: Vec<AffinityKeys>, cx: &mut Context<'_>) -> Vec<Affinity> {
+    for keys in &blocks {
+        let operator = keys.operator.value.as_deref().unwrap_or_default();
+        if matches!(operator, "is_set" | "is_not_set") {
+            cx.error(keys.operator.at, format!("{operator} is no operator of an affinity"));
+        }
+        let pattern = match operator {
+            "regexp" => &keys.right,
+            _ => &keys.regexp,
+        };
+        let Some(text) = &pattern.value else { continue };
+        let limited = regex::RegexBuilder::new(text).size_limit(REGEXP_BYTES_MAX).build();
+        if let Err(error) = limited {
+            cx.error(pattern.at, format!("{} is no regular expression: {error}", shown(text)));
+        }
+    }
+    affinities(blocks, cx)
 }
 
 /// Decode `affinity` blocks.
@@ -147,13 +262,25 @@ fn rule(
         Some(compared) => compared,
         None => {
             let operator = self::operator(operator, cx)?;
-            let unary = matches!(operator, Operator::IsSet | Operator::IsNotSet);
+            let unary = matches!(
+                operator,
+                Operator::IsSet
+                    | Operator::IsNotSet
+                    | Operator::DistinctHosts
+                    | Operator::DistinctProperty
+            );
             if right.value.is_none() && !unary && !right.was_given {
                 return cx.refuse(header, format!("{what} needs a {} to compare with", right.key));
             }
             (operator, right.value.unwrap_or_default())
         }
     };
+    if operator == Operator::DistinctHosts {
+        if let Some(at) = left.place() {
+            cx.error(at, format!("distinct_hosts looks at no {}; leave it out", left.key));
+        }
+        return Some(Constraint { left: String::new(), operator, right: value });
+    }
     if left.value.is_none() && !left.was_given {
         cx.error(header, format!("{what} needs an {} to look at", left.key));
     }
@@ -164,9 +291,6 @@ fn operator(given: Given<String>, cx: &mut Context<'_>) -> Option<Operator> {
     let Some((text, at)) = given.placed() else { return Some(Operator::Equal) };
     if let Some((_, operator)) = OPERATORS.iter().find(|(name, _)| *name == text) {
         return Some(*operator);
-    }
-    if LATER.contains(&text.as_str()) {
-        return cx.refuse(at, format!("{text} is valid in Nomad, not supported by Ostler yet"));
     }
     let instead = cx.sink.nearest(&text, OPERATORS.iter().map(|(name, _)| *name));
     cx.sink.suggest(at, format!("{} is no operator of a constraint", shown(&text)), instead);

@@ -3,10 +3,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use super::constraint::{ConstraintKeys, constraints};
+use super::constraint::{AffinityKeys, ConstraintKeys, constraints_on_allocs};
 use super::health::{self, MigrateKeys, UpdateKeys};
 use super::named;
 use super::network::{self, NetworkKeys};
+use super::placement::{self, ScalingKeys, SpreadKeys};
 use super::reschedule::{self, RescheduleKeys};
 use super::restart::{self, RestartKeys};
 use super::service::{self, ServiceKeys};
@@ -15,14 +16,15 @@ use super::volume::{self, VolumeKeys};
 use crate::Syntax;
 use crate::diagnostic::Span;
 use crate::keys::Bounds::Whole;
-use crate::keys::{ByName, Context, Given, MOST, keys};
+use crate::keys::{ByName, CONSUL, Context, Given, MOST, VAULT, keys, left_out};
 use ostler_model::held_once::HeldOnce;
 use ostler_model::ids::{GroupName, JobId};
 use ostler_model::job::{EphemeralDisk, JobKind, RestartPolicy, Service, Task, TaskGroup};
 use ostler_model::limits::{EPHEMERAL_DISK_MB_MIN, GROUP_CHECKS_MAX, GROUP_SERVICES_MAX};
 use ostler_model::rollout::ReschedulePolicy;
 
-const COUNT: u32 = 1;
+/// The count of a group that says none.
+pub(super) const COUNT: u32 = 1;
 
 keys! {
     struct GroupKeys: "a group", label Name {
@@ -32,6 +34,12 @@ keys! {
         meta / Meta: BTreeMap<String, String>;
         /// What has to hold of the node.
         constraints "constraint" / Constraints: Vec<ConstraintKeys>;
+        /// What is preferred of a node: kept, and without effect where there is one node.
+        affinities "affinity" / Affinities: Vec<AffinityKeys>;
+        /// Over which nodes it is spread: kept, and without effect where there is one node.
+        spreads "spread" / Spreads: Vec<SpreadKeys>;
+        /// Between which counts it may be scaled.
+        scaling / Scaling: Option<ScalingKeys>;
         /// When its tasks are started again, unless they say it themselves.
         restart / RestartPolicy: Option<RestartKeys>;
         /// The network of its allocations, and ports; one block.
@@ -59,8 +67,7 @@ keys! {
         max_run_duration / MaxRunDuration: Given<Duration>, "no limit";
     }
     not_yet {
-        "affinity" / Affinities => null; "spread" / Spreads => null;
-        "scaling" / Scaling => null; "vault" / Vault; "consul" / Consul;
+        "vault" / Vault [left_out(VAULT)]; "consul" / Consul [left_out(CONSUL)];
         "disconnect" / Disconnect; "stop_after_client_disconnect" / StopAfterClientDisconnect => null;
         "max_client_disconnect" / MaxClientDisconnect;
         "prevent_reschedule_on_lost" / PreventRescheduleOnLost;
@@ -98,11 +105,13 @@ pub(super) struct Outer<'a> {
 pub(super) fn group(keys: GroupKeys, outer: Outer<'_>, cx: &mut Context<'_>) -> Option<TaskGroup> {
     let (kind, at, label) = (outer.kind, keys.at, keys.label);
     let name = named(GroupName::new(label.name), label.span, cx);
-    let count = keys.count.value.unwrap_or(COUNT);
+    let of = (outer.job, name.as_ref());
+    let (scaling, count) = placement::scaling(keys.scaling, &keys.count, of, cx);
     if count > 1 && matches!(kind, JobKind::System | JobKind::Sysbatch) {
         cx.error(keys.count.at, "a system job runs once on each node; count must be 0 or 1");
     }
-    let constraints = constraints(keys.constraints, cx);
+    let constraints = constraints_on_allocs(keys.constraints, cx);
+    let placement = placement::placement(keys.affinities, keys.spreads, kind, cx);
     let policy = restart::policy(keys.restart, RestartPolicy::default_for(kind), cx);
     let rules = health::rules(keys.update, keys.migrate, kind, outer.rules, cx);
     let health = health::policy(rules, kind, cx);
@@ -119,6 +128,8 @@ pub(super) fn group(keys: GroupKeys, outer: Outer<'_>, cx: &mut Context<'_>) -> 
     let mut services = service::services(keys.services, scope, cx);
     let volumes = volume::volumes(keys.volumes, cx);
     volume::mounts_fit(&keys.tasks, &volumes, cx);
+    let preferring = keys.tasks.iter().flat_map(|task| task.affinities.iter().map(|of| of.at));
+    placement::on_some_nodes(kind, preferring, "an affinity", cx);
     let tasks = tasks(keys.tasks, at, policy, scope, &mut services, cx);
     if services.len() > GROUP_SERVICES_MAX {
         let count = services.len();
@@ -138,6 +149,8 @@ pub(super) fn group(keys: GroupKeys, outer: Outer<'_>, cx: &mut Context<'_>) -> 
         count,
         meta: keys.meta,
         constraints,
+        placement,
+        scaling,
         network,
         tasks,
         shutdown_delay: keys.shutdown_delay.value.filter(|time| !time.is_zero()),

@@ -3,13 +3,17 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
-use super::constraint::{ConstraintKeys, constraints};
+use super::constraint::{AffinityKeys, ConstraintKeys, constraints_on_allocs};
 use super::group::{self, GroupKeys};
 use super::health::{self, MigrateKeys, UpdateKeys};
+use super::placement::{self, SpreadKeys};
 use super::reschedule::{self, RescheduleKeys};
 use super::task::TaskKeys;
 use crate::keys::Bounds::{NotZero, Unwritten};
-use crate::keys::{Context, Given, Keys as _, Shape, Texts, keys, keyword, neutral};
+use crate::keys::{
+    CONSUL, Context, Given, Keys as _, Shape, Texts, VAULT, keys, keyword, left_out, neutral,
+    neutral_left_out,
+};
 use crate::tree::{Attribute, Block, Item, Key, Value, ValueKind};
 use ostler_model::ids::{JobId, Namespace};
 use ostler_model::job::{Job, JobKind, NAMESPACE, TaskGroup};
@@ -20,6 +24,14 @@ use ostler_model::rollout::ReschedulePolicy;
 /// or not, nothing is missed.
 pub(crate) const REGION: &str = "global";
 const PRIORITY: u8 = 50;
+
+/// What to do instead of what only servers of a cluster do.
+const PERIODIC: &str = "the servers of a cluster start such a job again and again, and this agent can be a \
+                        node of one; without them, let cron or a timer call `ostler run`";
+const PARAMETERIZED: &str = "the servers of a cluster dispatch such a job, and this agent can be a node of \
+                             one; without them, use variables and `ostler run --var NAME=VALUE`";
+const MULTIREGION: &str =
+    "the servers of several regions do that together; register the job in each region";
 
 keys! {
     /// A job.
@@ -43,6 +55,13 @@ keys! {
         meta / Meta: BTreeMap<String, String>;
         /// What has to hold of the node.
         constraints "constraint" / Constraints: Vec<ConstraintKeys>;
+        /// What is preferred of a node: kept, and without effect where there is one node.
+        affinities "affinity" / Affinities: Vec<AffinityKeys>;
+        /// Over which nodes it is spread: kept, and without effect where there is one node.
+        spreads "spread" / Spreads: Vec<SpreadKeys>;
+        /// A plan of servers that cannot be carried out whole is not carried out at all. One node's always is,
+        /// so it changes nothing here: what does not fit waits, in either case.
+        all_at_once / AllAtOnce: Given<bool> = false;
         /// Tasks that live together; at least one, or a task.
         groups "group" / TaskGroups: Vec<GroupKeys>;
         /// A task that is a group of its own, of the same name.
@@ -57,17 +76,18 @@ keys! {
         reschedule / Reschedule: Option<RescheduleKeys> [Unwritten];
     }
     not_yet {
-        "affinity" / Affinities => null; "spread" / Spreads => null;
-        "periodic" / Periodic => null; "parameterized" / ParameterizedJob => null;
-        "multiregion" / Multiregion => null; "all_at_once" / AllAtOnce [neutral("", &["false"])] => false;
-        "vault" / Vault; "consul" / Consul;
-        "vault_token" / VaultToken => ""; "consul_token" / ConsulToken => "";
+        "periodic" / Periodic [left_out(PERIODIC)] => null;
+        "parameterized" / ParameterizedJob [left_out(PARAMETERIZED)] => null;
+        "multiregion" / Multiregion [left_out(MULTIREGION)] => null;
+        "vault" / Vault [left_out(VAULT)]; "consul" / Consul [left_out(CONSUL)];
+        "vault_token" / VaultToken [left_out(VAULT)] => "";
+        "consul_token" / ConsulToken [left_out(CONSUL)] => "";
         "node_pool" / NodePool [neutral("", &["default"])];
         "ui" / UI; "version_tag" / VersionTag;
         "" / Payload => null; "" / Stop; "" / ParentID => ""; "" / Dispatched => false;
         "" / DispatchIdempotencyToken;
-        "vault_namespace" / VaultNamespace [neutral("", &["default"])] => "";
-        "consul_namespace" / ConsulNamespace [neutral("", &["default"])];
+        "vault_namespace" / VaultNamespace [neutral_left_out(VAULT, &["default"])] => "";
+        "consul_namespace" / ConsulNamespace [neutral_left_out(CONSUL, &["default"])];
         "" / NomadTokenID [Shape::Served] => ""; "" / Status [Shape::Served];
         "" / StatusDescription [Shape::Served]; "" / Stable [Shape::Served];
         "" / Version [Shape::Served]; "" / SubmitTime [Shape::Served];
@@ -104,7 +124,8 @@ pub(crate) fn job(mut block: Block, dir: Option<PathBuf>, cx: &mut Context<'_>) 
     namespace.value.take_if(|name| name.is_empty());
     let namespace = namespace.parsed(cx, |name| Namespace::new(&name)).unwrap_or_default();
     let datacenters = datacenters(keys.datacenters, cx);
-    let constraints = constraints(keys.constraints, cx);
+    let constraints = constraints_on_allocs(keys.constraints, cx);
+    let placement = placement::placement(keys.affinities, keys.spreads, kind, cx);
     let rules = health::rules(keys.update, keys.migrate, kind, health::Rules::default(), cx);
     let id = keys.id.parsed(cx, |id| JobId::within(&namespace, id));
     let reschedule =
@@ -122,6 +143,8 @@ pub(crate) fn job(mut block: Block, dir: Option<PathBuf>, cx: &mut Context<'_>) 
         datacenters,
         meta: keys.meta,
         constraints,
+        placement,
+        all_at_once: keys.all_at_once.get(),
         groups,
         source_dir: keys.source_dir.value.or(dir),
         parent: None,

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::check::{self, CheckKeys, CheckRestartKeys};
 use crate::diagnostic::{Span, shown};
-use crate::keys::{Context, Given, Missed, Shape, Texts, hint, keys, neutral};
+use crate::keys::{Context, Given, MESH, Missed, Shape, Texts, hint, keys, left_out, neutral};
 use ostler_model::ids::TaskName;
 use ostler_model::job::{AddressMode, NetworkSpec, OnUpdate, Service};
 use ostler_model::limits::{
@@ -12,7 +12,6 @@ use ostler_model::limits::{
 };
 use ostler_model::network::NetworkMode;
 
-const MESH: &str = "it is of Consul's service mesh, which this agent is no part of";
 const CONSUL: &str = "it is of services that Consul keeps";
 
 static OVERRIDE: Missed = Missed {
@@ -55,11 +54,16 @@ keys! {
     }
     not_yet {
         "enable_tag_override" / EnableTagOverride [
-            Shape::Unsupported { hint: "", neutral: &["false"], missed: Some(&OVERRIDE) }
+            Shape::Unsupported {
+                hint: "",
+                neutral: &["false"],
+                missed: Some(&OVERRIDE),
+                left_out: false,
+            }
         ] => false;
         "cluster" / Cluster [neutral(CONSUL, &["default"])];
         "namespace" / Namespace [neutral("a service is in the namespace of its job", &["default"])];
-        "connect" / Connect [hint(MESH)] => null; "kind" / Kind [hint(MESH)];
+        "connect" / Connect [left_out(MESH)] => null; "kind" / Kind [left_out(MESH)];
         "identity" / Identity [hint(CONSUL)]; "tagged_addresses" / TaggedAddresses [hint(CONSUL)];
         "weights" / Weights [hint(CONSUL)];
         "id" / Id [hint("the agent gives services their ids")] => "";

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use super::artifact::{self, ArtifactKeys};
-use super::constraint::{ConstraintKeys, constraints};
+use super::constraint::{AffinityKeys, ConstraintKeys, constraints, node_affinities};
 use super::named;
 use super::network;
 use super::resources::{ResourceKeys, resources};
@@ -14,11 +14,22 @@ use super::template::{TemplateKeys, templates};
 use super::volume::{self, VolumeMountKeys};
 use crate::diagnostic::{Span, shown};
 use crate::keys::Bounds::Whole;
-use crate::keys::{Context, Free, Given, MOST, hint, keys, keyword};
+use crate::keys::{
+    CONSUL, Context, Free, Given, MESH, MOST, VAULT, hint, keys, keyword, left_out,
+    neutral_left_out,
+};
 use ostler_model::ids::{PluginName, TaskName};
 use ostler_model::job::{Lifecycle, LifecycleHook, LogConfig, RestartPolicy, Service, Task};
 use ostler_model::limits::KILL_TIMEOUT_DEFAULT;
 use ostler_model::signal::SIGNALS;
+
+const IDENTITY: &str = "identities are signed by the servers of a cluster, and no task here is given one; \
+                        leave it out";
+/// The identity that newer servers and clients write for every task, and that no task gets.
+const UNUSED_IDENTITY: &str = r#"{"Name":"default","Env":false,"File":false}"#;
+const CSI: &str = "this agent runs no CSI plugins; mount the storage on the node itself";
+const PAYLOAD: &str = "it is of jobs that servers dispatch; without them, let a template or an artifact make \
+                       the file";
 
 /// Stands beside the tasks' directories in the allocation's.
 const SHARED_DIRECTORY: &str = "alloc";
@@ -37,6 +48,8 @@ keys! {
         meta / Meta: BTreeMap<String, String>;
         /// What has to hold of the node.
         constraints "constraint" / Constraints: Vec<ConstraintKeys>;
+        /// What is preferred of a node: kept, and without effect where there is one node.
+        affinities "affinity" / Affinities: Vec<AffinityKeys>;
         /// What is reserved for it.
         resources / Resources: Option<ResourceKeys>;
         /// When it is started again.
@@ -65,11 +78,13 @@ keys! {
         volume_mounts "volume_mount" / VolumeMounts: Vec<VolumeMountKeys>;
     }
     not_yet {
-        "affinity" / Affinities => null;
-        "vault" / Vault => null; "consul" / Consul; "identity" / Identities; "" / Identity;
-        "csi_plugin" / CSIPluginConfig => null;
-        "dispatch_payload" / DispatchPayload => null; "scaling" / ScalingPolicies => null;
-        "kind" / Kind => ""; "action" / Actions; "schedule" / Schedule; "secret" / Secrets;
+        "vault" / Vault [left_out(VAULT)] => null; "consul" / Consul [left_out(CONSUL)];
+        "identity" / Identities [neutral_left_out(IDENTITY, &[UNUSED_IDENTITY])];
+        "" / Identity [neutral_left_out(IDENTITY, &[UNUSED_IDENTITY])];
+        "csi_plugin" / CSIPluginConfig [left_out(CSI)] => null;
+        "dispatch_payload" / DispatchPayload [left_out(PAYLOAD)] => null;
+        "scaling" / ScalingPolicies [hint("put scaling into the group, for its count")] => null;
+        "kind" / Kind [left_out(MESH)] => ""; "action" / Actions; "schedule" / Schedule; "secret" / Secrets;
     }
 }
 
@@ -134,6 +149,7 @@ pub(super) fn task(
         }
     }
     let constraints = constraints(keys.constraints, cx);
+    let affinities = node_affinities(keys.affinities, cx);
     let artifacts = artifact::artifacts(keys.artifacts, name.as_ref(), cx);
     let restart = restart::policy(keys.restart, policy, cx);
     let kill_signal = keys.kill_signal.placed().and_then(|given| signal(given, cx));
@@ -151,6 +167,7 @@ pub(super) fn task(
         env: keys.env,
         meta: keys.meta,
         constraints,
+        affinities,
         resources,
         restart,
         kill_timeout: keys.kill_timeout.get(),

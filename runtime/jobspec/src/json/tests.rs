@@ -98,7 +98,10 @@ fn features_that_are_used_are_refused_in_the_words_of_json() {
             r#""Templates": [{"DestPath": "x"}]"#,
             "2:15: a template needs EmbeddedTmpl or SourcePath",
         ),
-        (r#""Vault": {"Policies": ["x"]}"#, "2:1: Vault is valid in Nomad"),
+        (
+            r#""Vault": {"Policies": ["x"]}"#,
+            "2:1: Vault is valid in Nomad, not supported by Ostler; this agent asks no Vault",
+        ),
         (r#""Kind": "connect""#, "2:1: Kind is valid in Nomad"),
         (r#""Resources": {"Cores": 2}"#, "2:15: Cores is valid in Nomad"),
         (

@@ -30,9 +30,27 @@ pub(super) fn places(path: &str, at: Span, value: &Value, into: &mut BTreeMap<St
     }
 }
 
-/// A block as values: nested blocks become objects, repeated ones lists of objects, and labels
-/// levels of objects.
-pub(super) fn members(body: Body, cx: &mut Context<'_>) -> Vec<(Key, Value)> {
+/// What blocks inside a block of free form become.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Nested {
+    /// Objects, repeated ones lists of objects, and labels levels of objects.
+    Objects,
+    /// Lists of objects, and labels levels of such lists.
+    Lists,
+}
+
+impl Nested {
+    /// The first block of its name.
+    fn first(self, value: Value) -> Value {
+        match self {
+            Self::Objects => value,
+            Self::Lists => Value { span: value.span, kind: ValueKind::List(vec![value]) },
+        }
+    }
+}
+
+/// A block as values.
+pub(super) fn members(body: Body, nested: Nested, cx: &mut Context<'_>) -> Vec<(Key, Value)> {
     let mut members: Vec<(Key, Value)> = Vec::new();
     // Index in `members` and how many blocks are there; absent for attributes.
     let mut seen: BTreeMap<String, (usize, Option<usize>)> = BTreeMap::new();
@@ -47,16 +65,16 @@ pub(super) fn members(body: Body, cx: &mut Context<'_>) -> Vec<(Key, Value)> {
             }
             Item::Block(block) => {
                 let span = block.key.span;
-                let inner = ValueKind::Object(self::members(block.body, cx));
+                let inner = ValueKind::Object(self::members(block.body, nested, cx));
                 let mut value = Value { kind: inner, span };
                 for label in block.labels.into_iter().rev() {
-                    let span = label.span;
-                    value = Value { kind: ValueKind::Object(vec![(label, value)]), span };
+                    let (span, inner) = (label.span, nested.first(value));
+                    value = Value { kind: ValueKind::Object(vec![(label, inner)]), span };
                 }
                 match seen.get(&block.key.name).copied() {
                     None => {
                         seen.insert(block.key.name.clone(), (members.len(), Some(1)));
-                        members.push((block.key, value));
+                        members.push((block.key, nested.first(value)));
                     }
                     Some((_, None)) => {
                         let name = shown(&block.key.name);
@@ -64,7 +82,7 @@ pub(super) fn members(body: Body, cx: &mut Context<'_>) -> Vec<(Key, Value)> {
                     }
                     Some((index, Some(count))) => {
                         if let Some((_, first)) = members.get_mut(index) {
-                            append(first, value, count);
+                            append(first, value, count, nested);
                         }
                         seen.insert(block.key.name, (index, Some(count + 1)));
                     }
@@ -76,8 +94,8 @@ pub(super) fn members(body: Body, cx: &mut Context<'_>) -> Vec<(Key, Value)> {
 }
 
 /// Make a list of the first block when the second comes.
-fn append(place: &mut Value, value: Value, count: usize) {
-    if count == 1 {
+fn append(place: &mut Value, value: Value, count: usize, nested: Nested) {
+    if count == 1 && nested == Nested::Objects {
         let span = place.span;
         let first = std::mem::replace(place, Value { kind: ValueKind::Null, span });
         place.kind = ValueKind::List(vec![first]);

@@ -149,7 +149,7 @@ fn checked(item: Item, shape: Shape, cx: &mut Context<'_>) -> Option<Item> {
 /// Report what Nomad has and Ostler does not, unless it changes nothing. Programs send zero and
 /// nothing for what a job does not use. `value` is absent where a block stands.
 fn unsupported(name: &str, at: Span, value: Option<&Value>, shape: Shape, cx: &mut Context<'_>) {
-    let Shape::Unsupported { hint, neutral, missed } = shape else { return };
+    let Shape::Unsupported { hint, neutral, missed, left_out } = shape else { return };
     let json = cx.syntax == Syntax::Json;
     let is = |values| value.is_some_and(|value| is_neutral(value, values));
     // False, zero, an empty text or list: what is there anyway where nothing is.
@@ -162,8 +162,11 @@ fn unsupported(name: &str, at: Span, value: Option<&Value>, shape: Shape, cx: &m
         Some(_) => {}
         None => {
             let comma = if hint.is_empty() { "" } else { "; " };
-            let what = "is valid in Nomad, not supported by Ostler yet";
-            cx.error(at, format!("{name} {what}{comma}{hint}"));
+            let yet = if left_out { "" } else { " yet" };
+            cx.error(
+                at,
+                format!("{name} is valid in Nomad, not supported by Ostler{yet}{comma}{hint}"),
+            );
         }
     }
 }

@@ -339,6 +339,25 @@ impl Kind for Free {
     }
 }
 
+/// `policy` of `scaling`: anything; blocks in it are lists, as those who read policies expect.
+#[derive(Default)]
+pub(crate) struct FreeLists(pub JsonObject);
+
+impl Kind for FreeLists {
+    const SHAPE: Shape = Shape::Free;
+
+    fn read(entry: Entry, cx: &mut Context<'_>) -> Self {
+        let members = entry.members_of(free::Nested::Lists, cx);
+        let given = members.into_iter().filter(|(_, value)| value.kind != ValueKind::Null);
+        let members: Map<_, _> = given.map(|(key, value)| (key.name, value.into_json())).collect();
+        Self(JsonObject::from(members))
+    }
+
+    fn json(&self) -> Option<Json> {
+        Some(self.0.map().clone().into())
+    }
+}
+
 impl Entry {
     /// Report what has to be there and is not; what is unusable was reported.
     fn check_needs(&self, cx: &mut Context<'_>) {
@@ -348,7 +367,11 @@ impl Entry {
     }
 
     /// The members of something that may be written as a block or as an object.
-    fn members(mut self, cx: &mut Context<'_>) -> Vec<(Key, Value)> {
+    fn members(self, cx: &mut Context<'_>) -> Vec<(Key, Value)> {
+        self.members_of(free::Nested::Objects, cx)
+    }
+
+    fn members_of(mut self, nested: free::Nested, cx: &mut Context<'_>) -> Vec<(Key, Value)> {
         match self.items.pop() {
             None => Vec::new(),
             Some(Item::Attribute(Attribute { key, value })) => match value.kind {
@@ -359,7 +382,7 @@ impl Entry {
                 if let Some(label) = block.labels.first() {
                     cx.error(label.span, format!("{} takes no label", block.key.name));
                 }
-                free::members(block.body, cx)
+                free::members(block.body, nested, cx)
             }
         }
     }

@@ -114,7 +114,35 @@ fn problems_of_a_task_have_their_places() {
         ),
         (
             "constraint {\noperator = \"distinct_hosts\"\nvalue = true\n}",
-            "6:12: distinct_hosts is valid in Nomad",
+            "6:12: distinct_hosts is about whole allocations; write it into the group or the job",
+        ),
+        (
+            "constraint { distinct_property = attr.x }",
+            "5:34: distinct_property is about whole allocations",
+        ),
+        (
+            "affinity {\nattribute = attr.x\noperator = \"is_set\"\n}",
+            "7:12: is_set is no operator of an affinity",
+        ),
+        (
+            "affinity {\nattribute = attr.x\nregexp = \"(\"\n}",
+            "7:10: \"(\" is no regular expression",
+        ),
+        (
+            "dispatch_payload { file = \"x\" }",
+            "5:1: dispatch_payload is valid in Nomad, not supported by Ostler; it is of jobs that servers dispatch",
+        ),
+        (
+            "identity { env = true }",
+            "5:1: identity is valid in Nomad, not supported by Ostler; identities are signed by the servers",
+        ),
+        (
+            "csi_plugin { id = \"x\" }",
+            "5:1: csi_plugin is valid in Nomad, not supported by Ostler; this agent runs no CSI",
+        ),
+        (
+            "consul {}",
+            "5:1: consul is valid in Nomad, not supported by Ostler; this agent asks no Consul",
         ),
         (
             "constraint {\nattribute = attr.x\nregexp = \"a\"\nvalue = 1\n}",
@@ -175,7 +203,10 @@ fn problems_of_a_task_have_their_places() {
             "template {\ndestination = \"x\"\ndata = \"x\"\nwait {\nmin = \"5s\"\nmax = \"1s\"\n}\n}",
             "10:7: max of wait is shorter than its min",
         ),
-        ("vault = { policies = [\"x\"] }", "5:1: vault is valid in Nomad"),
+        (
+            "vault = { policies = [\"x\"] }",
+            "5:1: vault is valid in Nomad, not supported by Ostler; this agent asks no Vault",
+        ),
         ("config = 1", "5:10: config must be an object, not a number"),
         ("config \"x\" {}", "5:8: config takes no label"),
         ("config {\na {}\na = 1\n}", "7:1: \"a\" is given twice"),
@@ -240,7 +271,6 @@ fn problems_of_a_group_have_their_places() {
             "network {\nport \"a\" { static = 80 }\nport \"b\" { static = 80 }\n}",
             "6:21: port 80 is taken by \"a\" already",
         ),
-        ("scaling {}", "4:1: scaling is valid in Nomad"),
         ("volume \"x\" {\ntype = \"host\"\n}", "4:1: a volume needs a source"),
         (
             "volume \"x\" {\ntype = \"csi\"\nsource = \"y\"\n}",
@@ -249,6 +279,47 @@ fn problems_of_a_group_have_their_places() {
         (
             "volume \"x\" {\ntype = \"host\"\nsource = \"y\"\nper_alloc = true\n}",
             "7:1: per_alloc is valid in Nomad",
+        ),
+        ("scaling {}", "4:1: scaling needs a max"),
+        ("scaling {\nmax = 1\nmin = 2\n}", "6:7: max (1) of scaling must not be below min (2)"),
+        ("count = 3\nscaling { max = 2 }", "4:9: count (3) must not be above max of scaling (2)"),
+        (
+            "count = 1\nscaling {\nmin = 2\nmax = 3\n}",
+            "4:9: count (1) must not be below min of scaling (2)",
+        ),
+        (
+            "scaling {\nmax = 2\ntype = \"vertical_cpu\"\n}",
+            "6:8: type of a group's scaling is \"horizontal\", not \"vertical_cpu\"",
+        ),
+        ("spread {}", "4:1: a spread needs an attribute"),
+        ("spread {\nattribute = \"x\"\nweight = 0\n}", "6:10: weight must be 1 to 100, not 0"),
+        (
+            "spread {\nattribute = \"x\"\ntarget \"a\" {}\ntarget \"a\" {}\n}",
+            "7:8: a target \"a\" is here already",
+        ),
+        (
+            "spread {\nattribute = \"x\"\ntarget \"a\" { percent = 101 }\n}",
+            "6:24: percent must be 0 to 100, not 101",
+        ),
+        (
+            "spread {\nattribute = \"x\"\ntarget \"a\" { percent = 60 }\ntarget \"b\" { percent = 41 }\n}",
+            "4:1: the targets of a spread have 101 percent",
+        ),
+        (
+            "constraint {\ndistinct_hosts = true\nattribute = attr.x\n}",
+            "5:18: a constraint compares once; with distinct_hosts nothing else",
+        ),
+        (
+            "constraint {\noperator = \"distinct_hosts\"\nvalue = \"yes\"\n}",
+            "6:9: value of distinct_hosts must be true or false, not \"yes\"",
+        ),
+        (
+            "constraint {\ndistinct_property = attr.x\nvalue = 0\n}",
+            "6:9: value of distinct_property must be a whole number from 1, not \"0\"",
+        ),
+        (
+            "constraint {\ndistinct_hosts = true\ndistinct_property = attr.x\n}",
+            "6:21: a constraint is distinct_hosts or distinct_property",
         ),
     ] {
         check(&in_group(body), &[expected]);
@@ -267,9 +338,27 @@ fn problems_of_a_job_have_their_places() {
         ("type = \"servce\"", "5:8: \"servce\" is no job type … (did you mean service?)"),
         ("datacenters = []", "5:15: datacenters must not be empty"),
         ("datacenters = [1, []]", "5:19: datacenters must be a list of texts"),
-        ("all_at_once = true", "5:1: all_at_once is valid in Nomad"),
         ("node_pool = \"gpu\"", "5:1: node_pool is valid in Nomad"),
-        ("periodic {}", "5:1: periodic is valid in Nomad"),
+        (
+            "periodic {}",
+            "5:1: periodic is valid in Nomad, not supported by Ostler; the servers of a cluster start",
+        ),
+        (
+            "parameterized {}",
+            "5:1: parameterized is valid in Nomad, not supported by Ostler; the servers of a cluster",
+        ),
+        (
+            "multiregion {}",
+            "5:1: multiregion is valid in Nomad, not supported by Ostler; the servers of several",
+        ),
+        (
+            "type = \"system\"\naffinity {\nattribute = attr.x\nvalue = 1\n}",
+            "6:1: a system job is on every node, so it may not have an affinity",
+        ),
+        (
+            "type = \"system\"\nspread { attribute = attr.x }",
+            "6:1: a system job is on every node, so it may not have a spread",
+        ),
         ("task \"x\" {}", "5:1: a task needs a driver"),
         ("task \"g\" { driver = \"mock\" }", "2:7: a group \"g\" is here already"),
     ] {

@@ -114,7 +114,7 @@ fn problems_of_a_service_have_their_places() {
         ),
         (
             "service {\nconnect {}\n}",
-            "9:1: connect is valid in Nomad, not supported by Ostler yet; it is of Consul's service mesh",
+            "9:1: connect is valid in Nomad, not supported by Ostler; it is of Consul's service mesh",
         ),
         ("service {}\nservice {}", "9:1: a service \"j-g\" of this port is here already"),
         ("service \"web\" {}", "8:9: service takes no label"),

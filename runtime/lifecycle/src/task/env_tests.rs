@@ -47,6 +47,8 @@ fn alloc(tasks: Vec<Task>) -> Allocation {
         constraints: Vec::new(),
         groups: vec![group],
         source_dir: Some("/jobs".into()),
+        placement: ostler_model::placement::Placement::default(),
+        all_at_once: false,
         parent: None,
     };
     Allocation {

@@ -49,5 +49,9 @@ pub const API_WRITE_WALL_MAX: Duration = Duration::from_secs(30);
 pub const API_STOP_WALL_MAX: Duration = Duration::from_secs(5);
 /// Pause after a failed accept (no file descriptors left), so that it does not spin.
 pub const API_ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+/// Requests to scale that are kept of one group; Nomad keeps as many.
+pub const SCALING_EVENTS_MAX: usize = 20;
+/// Largest message and meta of one such request together, bytes: they are kept in memory.
+pub const SCALING_EVENT_BYTES_MAX: usize = 4 * 1024;
 /// Entries of one directory listed; more are left out.
 pub const API_DIR_ENTRIES_MAX: usize = 10_000;

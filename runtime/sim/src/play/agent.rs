@@ -283,6 +283,7 @@ pub(crate) fn job(name: &str, act: &Act) -> Option<Job> {
         payload: None,
         volume_mounts: Vec::new(),
         artifacts: Vec::new(),
+        affinities: Vec::new(),
         templates: Vec::new(),
     };
     let before = Task {
@@ -316,6 +317,8 @@ pub(crate) fn job(name: &str, act: &Act) -> Option<Job> {
         max_run_duration: None,
         update,
         reschedule: update.map_or(ReschedulePolicy::NEVER, |_| FEW),
+        placement: ostler_model::placement::Placement::default(),
+        scaling: None,
         stop_after_disconnect: None,
         volumes: BTreeMap::new(),
     };
@@ -329,6 +332,8 @@ pub(crate) fn job(name: &str, act: &Act) -> Option<Job> {
         constraints: Vec::new(),
         groups: vec![group],
         source_dir: None,
+        placement: ostler_model::placement::Placement::default(),
+        all_at_once: false,
         parent: None,
     })
 }

@@ -261,11 +261,22 @@ async fn deployments(api: &mut Recorder) {
         }
     }
     let version = |version: u64| json!({ "JobID": "web", "JobVersion": version, "Stable": true });
+    scaling(api).await;
     for act in ["revert", "stable"] {
         api.put(&format!("/v1/job/web/{act}"), version(7)).await;
         api.put(&format!("/v1/job/none/{act}"), version(0)).await;
         api.put(&format!("/v1/job/web/{act}"), version(0)).await;
     }
+}
+
+/// The count of a group, and policies of autoscalers: the job has none.
+async fn scaling(api: &mut Recorder) {
+    api.gets(&["/v1/job/web/scale", "/v1/job/none/scale", "/v1/scaling/policies"]).await;
+    api.gets(&[&format!("/v1/scaling/policy/{NOBODY}")]).await;
+    let note = json!({ "Error": true, "Target": { "Group": "g" }, "Message": "noted" });
+    api.put("/v1/job/web/scale", note).await;
+    api.put("/v1/job/web/scale", json!({ "Count": 1 })).await;
+    api.put("/v1/job/none/scale", json!({ "Count": 1, "Target": { "Group": "g" } })).await;
 }
 
 /// Files and logs of the allocation.

@@ -316,6 +316,7 @@ async fn looks(cli: &mut Recorder, agent: &AgentProcess, alloc: &str) {
         &["job", "history", "web"],
         &["job", "promote", "web"],
         &["job", "revert", "web", "7"],
+        &["job", "scale", "web", "none", "7"],
         &["deployment", "status", "ffffffff"],
         &["deployment", "promote", deployment],
         &["deployment", "fail", deployment],

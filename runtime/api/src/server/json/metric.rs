@@ -62,6 +62,7 @@ fn dimension(problem: &Problem) -> Option<String> {
         | Problem::Constraint { .. }
         | Problem::Network { .. }
         | Problem::Volume { .. }
+        | Problem::Distinct { .. }
         | Problem::UnknownDriver { .. }
         | Problem::DriverNotReady { .. }
         | Problem::DriverStillLoading { .. }

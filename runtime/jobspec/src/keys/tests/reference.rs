@@ -184,7 +184,7 @@ fn section(out: &mut String, block: &Described, all: &[Described], root: &str, j
     }
     let later: Vec<String> = schema.fields.iter().filter_map(unsupported).collect();
     if !later.is_empty() {
-        writeln!(out, "\nNot supported yet: {}.", later.join(", ")).unwrap();
+        writeln!(out, "\nNot supported: {}.", later.join(", ")).unwrap();
     }
     let served = schema.fields.iter().filter(|field| matches!(field.shape, Shape::Served));
     let served: Vec<&str> = served.map(|field| field.json).collect();
@@ -195,7 +195,7 @@ fn section(out: &mut String, block: &Described, all: &[Described], root: &str, j
 
 /// A key that Nomad has: what of it is accepted, and the next step.
 fn unsupported(field: &Field) -> Option<String> {
-    let Shape::Unsupported { hint, neutral, missed } = field.shape else { return None };
+    let Shape::Unsupported { hint, neutral, missed, .. } = field.shape else { return None };
     let name = if field.hcl.is_empty() { field.json } else { field.hcl };
     let scalar = |value: &&&str| !value.starts_with('{');
     let known = neutral.iter().chain(missed.iter().flat_map(|missed| missed.values));

@@ -50,6 +50,9 @@ fn sample(schema: &'static Schema, field: &'static Field) -> Json {
         ("dns", "Servers") => json!(["192.0.2.53"]),
         ("a volume mount", "Destination") => json!("/x"),
         ("a network" | "a network of a task", "DynamicPorts") => json!([{"Label": "q", "To": 7}]),
+        // All together have at most 100 percent, and the count is between least and most.
+        ("scaling", "Type") => json!("horizontal"),
+        ("scaling", "Target") => json!({"Namespace": "default", "Job": "j", "Group": "x"}),
         ("a service", "Provider") => json!("nomad"),
         ("a service" | "a check", "PortLabel") => json!("x"),
         ("a check", "Path") => json!("/x"),

@@ -1,0 +1,238 @@
+//! Counts of groups: changed, and what was asked before; and the policies of autoscalers.
+//!
+//! What was asked is noted in memory, as much as Nomad keeps of it; an agent that starts has none.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use axum::extract::State;
+use axum::response::Response;
+
+use super::error::Failure;
+use super::evaluations;
+use super::jobs::{self, Body, read_body};
+use super::json::change;
+use super::params::{Asked, Params};
+use super::reply;
+use super::router::{Api, Shared};
+use super::wait::{self, Found};
+use ostler_agent::{JobView, ScaleError, SubmitError};
+use ostler_model::ids::{GroupName, JobId};
+use ostler_model::job::{Job, TaskGroup};
+use ostler_model::limits::{SCALING_EVENT_BYTES_MAX, SCALING_EVENTS_MAX};
+use ostler_model::placement::ScalingPolicy;
+use ostler_wire::{
+    self as wire, GroupScaleStatus, JobScaleStatus, ScalingEvent, ScalingPolicyStub, ScalingRequest,
+};
+
+/// A job and what tells it from another of its name.
+type JobKey = (JobId, u64);
+
+/// What was asked of groups, newest first.
+#[derive(Default)]
+pub(super) struct Noted(BTreeMap<JobKey, BTreeMap<GroupName, VecDeque<ScalingEvent>>>);
+
+impl Noted {
+    /// Note an event; those of jobs that are gone go.
+    fn add(&mut self, of: JobKey, group: GroupName, event: ScalingEvent, jobs: &[JobView]) {
+        let known = |of: &JobKey| jobs.iter().any(|job| key(job) == *of);
+        self.0.retain(|of, _| known(of));
+        let events = self.0.entry(of).or_default().entry(group).or_default();
+        events.push_front(event);
+        events.truncate(SCALING_EVENTS_MAX);
+    }
+
+    fn of(&self, of: &JobKey, group: &GroupName) -> Option<Vec<ScalingEvent>> {
+        let events = self.0.get(of)?.get(group)?;
+        Some(events.iter().cloned().collect())
+    }
+}
+
+fn key(job: &JobView) -> JobKey {
+    (job.record.job.id.clone(), job.record.create_index)
+}
+
+/// What a request asks for, as far as it can be said without its job.
+fn read(request: &ScalingRequest, id: &JobId) -> Result<(GroupName, Option<u32>), Failure> {
+    let refuse = |error: ScaleError| Failure::from(SubmitError::Scale(error));
+    let named = |key: &str| request.target.get(key).map(String::as_str).filter(|of| !of.is_empty());
+    if named("Namespace").is_some_and(|of| of != id.namespace()) {
+        return Err(refuse(ScaleError::OtherNamespace));
+    }
+    if let Some(other) = named("Job").filter(|of| *of != id.as_str()) {
+        let body = id.beside(other).map_err(|_| Failure::NotThere("job"))?;
+        return Err(Failure::OtherJob { path: id.clone(), body });
+    }
+    let group = named("Group").ok_or_else(|| refuse(ScaleError::NoGroup))?;
+    let group = GroupName::new(group)
+        .map_err(|_| refuse(ScaleError::UnknownGroup(group.chars().take(64).collect())))?;
+    let bytes = request.meta.text().len().saturating_add(request.message.len());
+    let most = SCALING_EVENT_BYTES_MAX;
+    if bytes > most {
+        return Err(refuse(ScaleError::TooLong { bytes, most }));
+    }
+    let count = match request.count {
+        None => None,
+        Some(..0) => return Err(refuse(ScaleError::Negative)),
+        Some(_) if request.error => return Err(refuse(ScaleError::CountOfError)),
+        Some(count) => Some(u32::try_from(count).map_err(|_| refuse(ScaleError::TooLarge(count)))?),
+    };
+    Ok((group, count))
+}
+
+/// `PUT /v1/job/ID/scale`
+pub(super) async fn scale(
+    Asked { api, id, params }: Asked,
+    body: Body,
+) -> Result<Response, Failure> {
+    let request: ScalingRequest = read_body(body)?;
+    let (group, count) = read(&request, &params.job_id(&id)?)?;
+    let job = jobs::found(&api, &params, &id)?;
+    let known = job.record.job.group(&group);
+    let previous_count = known.map(|group| group.count).ok_or_else(|| {
+        Failure::from(SubmitError::Scale(ScaleError::UnknownGroup(group.to_string())))
+    })?;
+    let (index, answer) = match count {
+        None => {
+            let index = job.record.job_modify_index;
+            let answer = wire::Registered { job_modify_index: index, index, ..Default::default() };
+            (index, answer)
+        }
+        Some(count) => {
+            let expected = Some(request.job_modify_index).filter(|index| *index > 0);
+            let registered = api.agent.scale(&job.record.job.id, &group, count, expected).await?;
+            let index = registered.index.unwrap_or(registered.job_modify_index);
+            let evaluation = evaluations::of_registration(&job.record.job.id, &registered);
+            (index, change::registered(registered, index, evaluation, Vec::new()))
+        }
+    };
+    let event = ScalingEvent {
+        time: api.clock.now(),
+        count,
+        previous_count,
+        message: request.message,
+        error: request.error,
+        meta: Some(request.meta).filter(|meta| !meta.map().is_empty()),
+        eval_id: Some(answer.eval_id.clone()).filter(|id| !id.is_empty()),
+        create_index: index,
+    };
+    let jobs = api.agent.jobs();
+    api.scalings().add(key(&job), group, event, &jobs);
+    Ok(reply::at_index(index, reply::json(&params, &answer)?))
+}
+
+/// `GET /v1/job/ID/scale`
+pub(super) async fn status(Asked { api, id, params }: Asked) -> Result<Response, Failure> {
+    jobs::shown(&api, &params, &id, |job| reply::json(&params, &status_of(&api, &job))).await
+}
+
+fn status_of<'a>(api: &Api, job: &'a JobView) -> JobScaleStatus<'a> {
+    let (record, key) = (&job.record, key(job));
+    let noted = api.scalings();
+    let empty = |group: &'a TaskGroup| {
+        let events = noted.of(&key, &group.name);
+        let status = GroupScaleStatus { desired: group.count, events, ..Default::default() };
+        (group.name.as_str().into(), status)
+    };
+    let mut groups: BTreeMap<wire::Text<'a>, GroupScaleStatus> =
+        record.job.groups.iter().map(empty).collect();
+    drop(noted);
+    for alloc in api.agent.alloc_refs(|alloc| alloc.job.id == record.job.id) {
+        let alloc = alloc.view();
+        let state = &alloc.state;
+        let group = groups.get_mut(alloc.allocation.group.as_str());
+        let Some(group) = group.filter(|_| !state.client_status.terminal() && !alloc.canary) else {
+            continue;
+        };
+        let one_more = |count: &mut u32, really: bool| {
+            *count = count.saturating_add(u32::from(really));
+        };
+        one_more(&mut group.placed, true);
+        let runs = state.client_status == ostler_model::alloc::ClientStatus::Running;
+        one_more(&mut group.running, runs);
+        let health = state.health.as_ref().and_then(|health| health.healthy);
+        one_more(&mut group.healthy, health == Some(true));
+        one_more(&mut group.unhealthy, health == Some(false));
+    }
+    JobScaleStatus {
+        job_id: record.job.id.as_str().into(),
+        namespace: record.job.namespace().into(),
+        job_create_index: record.create_index,
+        job_modify_index: record.modify_index,
+        job_stopped: record.stopped,
+        task_groups: groups,
+    }
+}
+
+/// Only groups are scaled here.
+const HORIZONTAL: &str = "horizontal";
+
+fn stub<'a>(
+    view: &'a JobView,
+    group: &'a TaskGroup,
+    policy: &ScalingPolicy,
+) -> ScalingPolicyStub<'a> {
+    let (record, job) = (&view.record, &view.record.job);
+    let target =
+        [("Namespace", job.namespace()), ("Job", job.id.as_str()), ("Group", group.name.as_str())];
+    ScalingPolicyStub {
+        id: evaluations::policy(job, record.create_index, group).into(),
+        enabled: policy.enabled,
+        kind: HORIZONTAL.into(),
+        target: target.map(|(key, value)| (key.into(), value.into())).into(),
+        create_index: record.create_index,
+        modify_index: record.job_modify_index,
+    }
+}
+
+/// Every policy of a job.
+fn of_job(job: &Job) -> impl Iterator<Item = (&TaskGroup, &ScalingPolicy)> {
+    job.groups.iter().filter_map(|group| Some((group, group.scaling.as_ref()?)))
+}
+
+fn look(api: &Api) -> Found<Vec<JobView>> {
+    let jobs = api.agent.jobs();
+    let newest = jobs.iter().map(|job| job.record.modify_index).max().unwrap_or(0);
+    Found { index: newest.max(api.began_at), value: Ok(jobs) }
+}
+
+/// `GET /v1/scaling/policies`
+pub(super) async fn policies(State(api): Shared, params: Params) -> Result<Response, Failure> {
+    let prefix = params.prefix().to_ascii_lowercase();
+    // The type that is asked for may be the beginning of one, as in Nomad.
+    let kind = HORIZONTAL.starts_with(params.text("type").unwrap_or_default());
+    let show = |jobs: Vec<JobView>| {
+        let wanted = |view: &&JobView| {
+            let job = &view.record.job;
+            let named = params.text("job").is_none_or(|named| named == job.id.as_str());
+            kind && named && params.means_namespace(job.namespace())
+        };
+        let all = jobs.iter().filter(wanted).flat_map(|view| {
+            of_job(&view.record.job).map(move |(group, policy)| stub(view, group, policy))
+        });
+        let all: Vec<_> = all.filter(|policy| policy.id.starts_with(&prefix)).collect();
+        reply::json(&params, &all)
+    };
+    wait::answer(&api, &params, || look(&api), show).await
+}
+
+/// `GET /v1/scaling/policy/ID`
+pub(super) async fn policy(Asked { api, id, params }: Asked) -> Result<Response, Failure> {
+    let id = id.to_ascii_lowercase();
+    let show = |jobs: Vec<JobView>| {
+        let all = jobs.iter().flat_map(|view| {
+            of_job(&view.record.job).map(move |(group, policy)| (view, group, policy))
+        });
+        let found = all
+            .map(|(view, group, policy)| wire::ScalingPolicy {
+                stub: stub(view, group, policy),
+                namespace: view.record.job.namespace().into(),
+                policy: std::borrow::Cow::Borrowed(&policy.policy),
+                min: policy.min,
+                max: policy.max,
+            })
+            .find(|policy| policy.stub.id == id);
+        let found = found.ok_or(Failure::NotThere("policy"))?;
+        reply::json(&params, &found)
+    };
+    wait::answer(&api, &params, || look(&api), show).await
+}

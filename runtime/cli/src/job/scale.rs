@@ -1,0 +1,92 @@
+//! `ostler job scale`
+
+use serde_json::{Value, json};
+
+use super::super::args::job::JobScaleArgs;
+use super::super::connect::{self, Stop};
+use super::super::exit::Exit;
+use super::super::output::{self, say};
+use super::super::terminal::{Terminal, one_line};
+use ostler_api::client::segment;
+use ostler_wire::{JobScaleStatus, Registered};
+
+/// What is told to those who look at the events later.
+const MESSAGE: &str = "submitted using ostler job scale";
+
+/// Change the count of a group.
+pub(super) async fn scale(args: &JobScaleArgs, terminal: &Terminal) -> Result<Exit, Stop> {
+    let client = connect::connect(&args.answer.agent)?;
+    let (client, job) = connect::find_job(client, &args.job).await?;
+    let path = format!("/v1/job/{}/scale", segment(&job));
+    let status: JobScaleStatus = client.get(&path).await?;
+    let (group, count) = wanted(&args.group_and_count, &status).map_err(Stop::Wrong)?;
+    let body = json!({
+        "Count": count,
+        "Target": { "Job": job, "Group": group },
+        "Message": MESSAGE,
+        "JobModifyIndex": args.check_index.unwrap_or(0),
+    });
+    if args.answer.json {
+        let answer: Value = client.put(&path, &body).await?;
+        output::print_json(&answer, terminal)?;
+        return Ok(Exit::Success);
+    }
+    let answer: Registered = client.put(&path, &body).await?;
+    let (shown, group) = (one_line(&job), one_line(&group));
+    let version = answer.registered.version;
+    say(&format!(
+        "group {group} of job {shown} has count {count}: the job is at version {version}"
+    ));
+    if !answer.told().is_empty() {
+        output::warning(terminal, &answer.told());
+    }
+    Ok(Exit::Success)
+}
+
+/// The group and the count that the arguments mean, or what is wrong with them.
+fn wanted(given: &[String], status: &JobScaleStatus) -> Result<(String, u32), String> {
+    let known = || {
+        let names: Vec<String> = status.task_groups.keys().map(|name| one_line(name)).collect();
+        names.join(", ")
+    };
+    let (group, count) = match given {
+        [count] => {
+            let mut groups = status.task_groups.keys();
+            match (groups.next(), groups.next()) {
+                (Some(only), None) => (only.to_string(), count),
+                _ => return Err(format!("which group? The job has {}", known())),
+            }
+        }
+        [group, count] if status.task_groups.contains_key(group.as_str()) => (group.clone(), count),
+        [group, _] => {
+            return Err(format!("the job has no group {}; it has {}", one_line(group), known()));
+        }
+        _ => return Err("a group and a count are needed".to_owned()),
+    };
+    let count = count
+        .parse()
+        .map_err(|_| format!("the count must be a whole number from 0, not {}", one_line(count)))?;
+    Ok((group, count))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(given: &[&str], groups: &[&str]) -> Result<(String, u32), String> {
+        let groups = groups.iter().map(|name| ((*name).into(), Default::default()));
+        let status = JobScaleStatus { task_groups: groups.collect(), ..Default::default() };
+        let given: Vec<String> = given.iter().map(|text| (*text).to_owned()).collect();
+        wanted(&given, &status)
+    }
+
+    #[test]
+    fn the_group_need_not_be_named_where_there_is_one() {
+        assert_eq!(read(&["3"], &["web"]), Ok(("web".to_owned(), 3)));
+        assert_eq!(read(&["db", "0"], &["web", "db"]), Ok(("db".to_owned(), 0)));
+        let several = Err("which group? The job has db, web".to_owned());
+        assert_eq!(read(&["3"], &["web", "db"]), several);
+        assert!(read(&["x", "3"], &["web"]).is_err_and(|wrong| wrong.contains("no group x")));
+        assert!(read(&["-1"], &["web"]).is_err_and(|wrong| wrong.contains("from 0")));
+    }
+}

@@ -1,0 +1,65 @@
+//! How many live allocations of a job and of its groups are here, and how many constraints allow
+//! (`distinct_hosts`, `distinct_property`): on one node all of them share every host and property.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use super::{Problem, RefusalScope};
+use ostler_model::ids::{GroupName, JobId};
+use ostler_model::job::{Constraint, Job, TaskGroup};
+use ostler_node::constraint::written;
+
+/// A group of a job.
+pub(super) type Of = Arc<(JobId, GroupName)>;
+
+/// Live allocations by group. None of a group: it is not listed.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Live(BTreeMap<Of, u64>);
+
+impl Live {
+    /// One more of this group.
+    pub(super) fn add(&mut self, job: &JobId, group: &GroupName) -> Of {
+        let of: Of = Arc::new((job.clone(), group.clone()));
+        let of = self.0.get_key_value(&of).map_or(of, |(known, _)| Arc::clone(known));
+        let count = self.0.entry(Arc::clone(&of)).or_default();
+        *count = count.saturating_add(1);
+        of
+    }
+
+    /// One less.
+    pub(super) fn remove(&mut self, of: &Of) {
+        if let Some(count) = self.0.get_mut(of) {
+            *count = count.saturating_sub(1);
+            if *count == 0 {
+                self.0.remove(of);
+            }
+        }
+    }
+
+    fn of_group(&self, job: &JobId, group: &GroupName) -> u64 {
+        self.0.get(&(job.clone(), group.clone())).copied().unwrap_or_default()
+    }
+
+    fn of_job(&self, job: &Job) -> u64 {
+        let groups = self.0.iter().filter(|(of, _)| of.0 == job.id);
+        groups.map(|(_, count)| *count).fold(0, u64::saturating_add)
+    }
+
+    /// What stands in the way of one more of this group.
+    pub(super) fn problems(&self, job: &Job, group: &TaskGroup, index: u32) -> Vec<Problem> {
+        let limited = |constraints: &[Constraint], scope: RefusalScope, here: &dyn Fn() -> u64| {
+            let full = |rule: &Constraint| {
+                let most = rule.most_on_node()?;
+                let here = here();
+                let (constraint, scope) = (written(rule), scope.clone());
+                (here >= most).then_some(Problem::Distinct { scope, constraint, index, here, most })
+            };
+            constraints.iter().filter_map(full).collect::<Vec<_>>()
+        };
+        let mut problems = limited(&job.constraints, RefusalScope::Job, &|| self.of_job(job));
+        problems.extend(limited(&group.constraints, RefusalScope::Group, &|| {
+            self.of_group(&job.id, &group.name)
+        }));
+        problems
+    }
+}
