@@ -110,7 +110,10 @@ pub fn remove(path: &Path) -> io::Result<()> {
 }
 
 /// This process, of one thread, goes into the namespace.
-fn enter(path: &Path) -> io::Result<()> {
+///
+/// # Errors
+/// When the file holds none, or the kernel refuses.
+pub fn enter(path: &Path) -> io::Result<()> {
     let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
     let name = CString::new(path.as_os_str().as_bytes())?;
     let file = rustix::fs::open(name.as_c_str(), flags, rustix::fs::Mode::empty())?;

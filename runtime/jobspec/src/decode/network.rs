@@ -164,20 +164,28 @@ fn ports(fixed: Vec<PortKeys>, dynamic: Vec<PortKeys>, cx: &mut Context<'_>) -> 
     }
     let mut labels = BTreeSet::new();
     let mut taken: BTreeMap<u16, String> = BTreeMap::new();
+    let mut variables: BTreeMap<String, String> = BTreeMap::new();
     let mut ports = Vec::new();
     let mut blocks: Vec<PortKeys> = fixed.into_iter().chain(dynamic).collect();
     blocks.sort_by_key(|port| port.at.start);
     for keys in blocks {
         let label = keys.label.name.clone();
-        let allowed = |c: char| c.is_ascii_alphanumeric() || c == '_';
+        let allowed = |c: char| c.is_ascii_alphanumeric() || "_-.".contains(c);
         if label.is_empty() || !label.chars().all(allowed) || label.len() > NAME_BYTES_MAX {
             let message = format!(
-                "port label {} becomes part of NOMAD_PORT_<label>: 1 to {NAME_BYTES_MAX} letters, \
-                 digits and underscores",
+                "{} is no label of a port: 1 to {NAME_BYTES_MAX} letters, digits, '_', '-' and '.'",
                 shown(&label),
             );
             cx.error(keys.label.span, message);
             continue;
+        }
+        let variable = label.replace(['-', '.'], "_");
+        if let Some(other) =
+            variables.insert(variable.clone(), label.clone()).filter(|of| *of != label)
+        {
+            let message =
+                format!("{} has the variable NOMAD_PORT_{variable} already", shown(&other));
+            cx.error(keys.label.span, message);
         }
         cx.unique(&mut labels, "a port", &keys.label);
         let host_network = keys.host_network.value.clone();

@@ -260,7 +260,11 @@ fn problems_of_a_group_have_their_places() {
             "4:18: \"hots\" is no network mode; use host, bridge, none or cni/NAME (did you mean host?)",
         ),
         ("network {}\nnetwork {}", "5:1: a group has one network"),
-        ("network {\nport \"a-b\" {}\n}", "5:6: port label \"a-b\" becomes part of NOMAD_PORT_"),
+        ("network {\nport \"a b\" {}\n}", "5:6: \"a b\" is no label of a port"),
+        (
+            "network {\nport \"a-b\" {}\nport \"a.b\" {}\n}",
+            "6:6: \"a-b\" has the variable NOMAD_PORT_a_b already",
+        ),
         ("network {\nport \"a\" {}\nport \"a\" {}\n}", "6:6: a port \"a\" is here already"),
         ("network {\nport \"a\" { static = 0 }\n}", "5:21: static must be 1 to 65535, not 0"),
         (
