@@ -48,6 +48,7 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 use tokio_util::task::TaskTracker;
 
 use ostler_control::ControlHandle;
+use ostler_control::variables::NodeVariables;
 use ostler_device::manager::DeviceManager;
 use ostler_jobsdir::JobsDir;
 use ostler_jobspec::suggest;
@@ -79,6 +80,7 @@ pub use job::{AllocResult, JobHandle, JobResult};
 pub use ostler_control::deployments::{DeploymentAsk, DeploymentError};
 pub use ostler_control::reconcile::reason;
 pub use ostler_control::scaling::ScaleError;
+pub use ostler_control::variables::VariableError;
 pub use ostler_control::{
     AllocError, AllocRef, AllocView, BlockedPlacement, Collected, ConfigProblem, Deployed,
     DeviceExplanation, GroupCounts, GroupPlan, JobStatus, JobView, PlaceCounts, Plan, RAW_EXEC,
@@ -196,6 +198,8 @@ struct Inner {
     services: HostServices,
     /// Which services of allocations run.
     node_services: NodeServices,
+    /// What is kept for tasks.
+    variables: NodeVariables,
     state: StateStore,
     /// The owner of jobs and allocations.
     control: ControlHandle,
@@ -248,6 +252,12 @@ impl AgentHandle {
     #[must_use]
     pub fn services(&self) -> &NodeServices {
         &self.0.node_services
+    }
+
+    /// The variables that are kept for tasks and people.
+    #[must_use]
+    pub fn variables(&self) -> &NodeVariables {
+        &self.0.variables
     }
 
     /// Every plugin that was looked at, with its fate at the start; [`AgentHandle::plugins_now`] has

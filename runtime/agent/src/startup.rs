@@ -29,6 +29,7 @@ use ostler_control::gc::choice::GcPolicy;
 use ostler_control::gc::gauge::FsGauge;
 use ostler_control::recorded::{self, Recorded};
 use ostler_control::unowned::{self, Unowned};
+use ostler_control::variables::NodeVariables;
 use ostler_control::{ControlOptions, SubmitError, ports};
 use ostler_device::manager::{DeviceManager, DeviceOptions};
 use ostler_health::refresh::Refresher;
@@ -150,6 +151,9 @@ pub(super) async fn begin(options: AgentOptions, open: OpenState) -> Result<Begu
     namespaces.entry(Namespace::default()).or_insert_with(|| NAMESPACE_DESCRIPTION.to_owned());
     let kill_timeout_max = options.config.client.max_kill_timeout.unwrap_or(KILL_TIMEOUT_MAX);
     let node_services = NodeServices::new(found.index());
+    let kept = NodeVariables::load(state.clone(), options.clock.clone(), found.index()).await?;
+    let (variables, unread) = kept;
+    notices.extend(unread);
     let (control, owner) = ostler_control::spawn(ControlOptions {
         data_dir: data_dir.clone(),
         node: node.clone(),
@@ -172,6 +176,7 @@ pub(super) async fn begin(options: AgentOptions, open: OpenState) -> Result<Begu
         holds: live.holds(&data_dir),
         kill_timeout_max,
         services: node_services.clone(),
+        variables: variables.clone(),
         other_nodes: options.other_nodes.clone(),
         networks: Arc::clone(&networks) as Arc<dyn Networks>,
     });
@@ -194,6 +199,7 @@ pub(super) async fn begin(options: AgentOptions, open: OpenState) -> Result<Begu
         workloads,
         services,
         node_services,
+        variables,
         state,
         control,
         owner: Mutex::new(Some(owner)),

@@ -40,6 +40,7 @@ mod router;
 mod scaling;
 mod services;
 mod socket;
+mod variables;
 mod wait;
 
 use std::path::{Path, PathBuf};

@@ -14,6 +14,7 @@ pub(super) mod servers;
 pub(super) mod service;
 pub(super) mod state;
 pub(super) mod trust;
+pub(super) mod vars;
 
 use std::path::PathBuf;
 
@@ -107,6 +108,9 @@ pub(super) enum Command {
     /// Show the services that run: names, tags, addresses
     #[command(subcommand)]
     Service(service::ServiceCommand),
+    /// Work with variables: settings and secrets that the agent keeps for tasks
+    #[command(subcommand)]
+    Var(vars::VarCommand),
     /// Remove allocations that have ended
     Gc(GcArgs),
     /// Work with plugins

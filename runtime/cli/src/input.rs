@@ -120,7 +120,7 @@ pub(super) fn job(source: &JobFileArgs) -> Result<JobInput, InputError> {
             },
         );
     }
-    let bytes = bounded(io::stdin().lock(), path, JOB_FILE_BYTES_MAX)?;
+    let bytes = standard_input(JOB_FILE_BYTES_MAX)?;
     let text = String::from_utf8_lossy(&bytes).into_owned();
     match ostler_jobspec::read_with(&bytes, path, None, &inputs) {
         Ok(parsed) => Ok(read(JobFile { parsed, text })),
@@ -171,6 +171,11 @@ pub(super) fn file(path: &Path, max: u64) -> Result<Vec<u8>, InputError> {
         return Err(InputError::NotAFile { path: path.to_owned() });
     }
     bounded(file, path, max)
+}
+
+/// Read the standard input, at most `max` bytes.
+pub(super) fn standard_input(max: u64) -> Result<Vec<u8>, InputError> {
+    bounded(io::stdin().lock(), Path::new("-"), max)
 }
 
 fn bounded(reader: impl io::Read, path: &Path, max: u64) -> Result<Vec<u8>, InputError> {

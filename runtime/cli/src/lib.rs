@@ -56,6 +56,7 @@ mod stat_values;
 mod state;
 mod table;
 mod terminal;
+mod vars;
 
 use std::ffi::OsString;
 use std::process::ExitCode;
@@ -156,6 +157,7 @@ async fn dispatch(cli: Cli, terminal: Terminal) -> Exit {
         Command::Deployment(command) => deployment::run(&command, terminal).await,
         Command::Alloc(command) => alloc::run(&command, verbose, terminal).await,
         Command::Service(command) => service::run(&command, verbose, terminal).await,
+        Command::Var(command) => vars::run(&command, terminal).await,
         Command::Gc(args) => alloc::gc::gc(&args, terminal).await,
         Command::Plugin(command) => of_plugins(&command, terminal).await,
         Command::Device(command) => device::run(&command, terminal).await,

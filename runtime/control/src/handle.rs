@@ -20,14 +20,14 @@ use super::views::{
 use ostler_device::ledger::{DeviceLedger, InstanceHolder};
 use ostler_device::manager::LedgerBook;
 use ostler_lifecycle::alloc::{AllocHandle, RestoredAlloc};
-use ostler_model::alloc::{Allocation, ClientStatus};
+use ostler_model::alloc::{Allocation, ClientStatus, DesiredStatus};
 use ostler_model::clock;
 use ostler_model::ids::{AllocId, GroupName, JobId};
 use ostler_model::job::Job;
 use ostler_model::limits::STATE_WRITE_WALL_MAX;
 use ostler_model::ports::{BoxFuture, PluginCallError};
 use ostler_model::rollout::Deployment;
-use ostler_model::saved::{JobOrigin, JobRecord};
+use ostler_model::saved::{JobOrigin, JobRecord, SavedAllocState};
 use ostler_model::words::counted;
 use ostler_state::StateError;
 
@@ -350,6 +350,9 @@ impl ControlHandle {
         restored: RestoredNode,
         allocs: BTreeMap<AllocId, RestoredAlloc>,
     ) -> Result<(), StateError> {
+        let services = &self.shared.options.services;
+        // Before the first of them runs: it may ask for another's.
+        services.expect(with_services(&restored));
         let ask = Ask::Restore(Box::new(restored));
         let told = self.send(|reply| Message::Restore { ask, allocs, reply }).await;
         match told {
@@ -385,6 +388,8 @@ impl ControlHandle {
 
     /// Every owner of an allocation ends, side by side; native tasks run on.
     pub async fn leave_allocs(&self) {
+        // What runs goes on, and its services with it.
+        self.shared.options.services.freeze();
         let owners = std::mem::take(&mut self.shared.now().owners);
         let mut leaving: JoinSet<()> =
             owners.into_values().map(|owner| async move { owner.shutdown().await }).collect();
@@ -536,6 +541,20 @@ fn waits(blocked: &[BlockedPlacement]) -> Vec<String> {
         said.push(format!("group {group}: {waiting} until there is room: {problems}"));
     }
     said
+}
+
+/// Allocations that run on and will say what they offer.
+fn with_services(restored: &RestoredNode) -> impl Iterator<Item = AllocId> {
+    let ran = |saved: &Option<SavedAllocState>| {
+        saved.as_ref().is_some_and(|saved| saved.client_status == ClientStatus::Running)
+    };
+    let all = restored.allocs.iter().filter(|_| restored.own);
+    let running = all.filter(move |(alloc, saved)| {
+        let group = alloc.task_group();
+        let offers = group.is_some_and(|group| !group.services.is_empty());
+        offers && alloc.desired == DesiredStatus::Run && ran(saved)
+    });
+    running.map(|(alloc, _)| alloc.id)
 }
 
 fn allocations(count: usize, one: &str, many: &str) -> String {

@@ -28,6 +28,7 @@ mod reschedule;
 pub mod scaling;
 mod tables;
 pub mod unowned;
+pub mod variables;
 pub mod views;
 
 pub use admission::DeviceExplanation;

@@ -26,6 +26,7 @@ use crate::gc::gauge::Gauge;
 use crate::held::Holds;
 use crate::machine::{Answer, Ask, ControlEvent, Machine, RequestId, World};
 use crate::tables::{AllocReport, Tables};
+use crate::variables::NodeVariables;
 use crate::views::Stage;
 use ostler_device::manager::DeviceManager;
 use ostler_lifecycle::alloc::{
@@ -84,6 +85,8 @@ pub struct ControlOptions {
     pub kill_timeout_max: Duration,
     /// Which services run.
     pub services: NodeServices,
+    /// What is kept for tasks.
+    pub variables: NodeVariables,
     /// The other nodes of the cluster that this is a node of.
     pub other_nodes: Option<Arc<dyn OtherNodes>>,
     /// Makes networks of allocations.

@@ -150,6 +150,7 @@ fn network(network: &NetworkSpec) -> NetworkKeys {
             options: texts(&dns.options).into(),
             ..DnsKeys::default()
         }),
+        hostname: network.hostname.clone().into(),
         ..NetworkKeys::default()
     }
 }

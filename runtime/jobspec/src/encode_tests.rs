@@ -423,6 +423,7 @@ fn group(kind: JobKind) -> impl Strategy<Value = TaskGroup> {
                 mode: [NetworkMode::Bridge, NetworkMode::Cni("x".to_owned())][usize::from(to > 4)]
                     .clone(),
                 dns: (to % 2 == 0).then(dns),
+                hostname: (to % 2 == 1).then(|| "web-${NOMAD_ALLOC_INDEX}".to_owned()),
             }),
             tasks: vec![tasks.0.into(), tasks.1.into()],
             shutdown_delay: times.0,

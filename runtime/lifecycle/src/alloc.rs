@@ -58,6 +58,7 @@ use ostler_model::rng::Rng;
 use ostler_model::saved::{DeploymentStatus, SavedAllocState};
 use ostler_model::session::{ExecCommand, ExecSession};
 use ostler_model::task::Usage;
+use ostler_model::vars::KeptVariables;
 use ostler_state::StateStore;
 
 pub use self::disk_watch::DiskWatch;
@@ -100,6 +101,8 @@ pub struct AllocRunnerConfig {
     pub disk_watch: DiskWatch,
     /// The list of the node's services.
     pub services: NodeServices,
+    /// What the agent keeps for tasks.
+    pub variables: Arc<dyn KeptVariables>,
     /// Address of the node for ports of services that are numbers.
     pub host_ip: Arc<str>,
     /// The other nodes of the cluster that this is a node of.

@@ -5,15 +5,18 @@
 //!   owner of an allocation ── set(its services) ──► NodeServices ──► list, changed (API, templates)
 //!        └── gone, stopping: remove ────────────────────┘
 //! ```
-//! Nothing of it is on disk: what runs says what is there, so a new agent has nothing stale.
+//! Nothing of it is on disk: what runs says what is there, so a new agent has nothing stale. Until the
+//! allocations that it takes over have said it ([`NodeServices::expect`]), the list lacks something; and once
+//! it leaves, the list stays as it was ([`NodeServices::freeze`]): what runs goes on without it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::{Semaphore, watch};
 
+use ostler_model::clock;
 use ostler_model::ids::AllocId;
-use ostler_model::limits::CHECKS_ASKED_MAX;
+use ostler_model::limits::{CHECKS_ASKED_MAX, SERVICES_RESTORED_WALL_MAX};
 use ostler_model::ports::BoxFuture;
 use ostler_model::service::{ServiceInstance, ServiceList, Services};
 
@@ -24,6 +27,8 @@ pub struct NodeServices(Arc<Inner>);
 struct Inner {
     known: Mutex<Known>,
     index: watch::Sender<u64>,
+    /// How many allocations have not said yet what they offer.
+    expected: watch::Sender<usize>,
     places: Arc<Semaphore>,
 }
 
@@ -32,6 +37,9 @@ struct Known {
     by_alloc: BTreeMap<AllocId, Vec<Arc<ServiceInstance>>>,
     /// In order; made when it is asked for.
     list: Option<Arc<[Arc<ServiceInstance>]>>,
+    /// Allocations of an earlier agent that have not said yet what they offer.
+    expected: BTreeSet<AllocId>,
+    frozen: bool,
 }
 
 impl NodeServices {
@@ -42,6 +50,7 @@ impl NodeServices {
         Self(Arc::new(Inner {
             known: Mutex::default(),
             index: watch::Sender::new(index),
+            expected: watch::Sender::new(0),
             places: Arc::new(Semaphore::new(CHECKS_ASKED_MAX)),
         }))
     }
@@ -58,9 +67,33 @@ impl NodeServices {
         Arc::clone(&self.0.places)
     }
 
+    /// These allocations run on from an earlier agent and have services: they will be said.
+    pub fn expect(&self, allocs: impl IntoIterator<Item = AllocId>) {
+        let mut known = self.known();
+        known.expected.extend(allocs);
+        self.0.expected.send_replace(known.expected.len());
+    }
+
+    /// The agent leaves, and what runs goes on: nothing of the list changes any more.
+    pub fn freeze(&self) {
+        self.known().frozen = true;
+    }
+
     /// These, and no others, are the services of an allocation now.
     pub fn set(&self, alloc: AllocId, services: Vec<ServiceInstance>) {
         let mut known = self.known();
+        if known.frozen {
+            return;
+        }
+        // The list first, then who waits for it: below, under the lock.
+        let told = known.expected.remove(&alloc).then_some(known.expected.len());
+        self.put(&mut known, alloc, services);
+        if let Some(left) = told {
+            self.0.expected.send_replace(left);
+        }
+    }
+
+    fn put(&self, known: &mut Known, alloc: AllocId, services: Vec<ServiceInstance>) {
         let before = known.by_alloc.get(&alloc).map_or(&[][..], Vec::as_slice);
         let index = self.0.index.borrow().saturating_add(1);
         let mut changed = before.len() != services.len();
@@ -131,6 +164,15 @@ impl Services for NodeServices {
             }
         };
         ServiceList { index: *self.0.index.borrow(), instances }
+    }
+
+    fn restored(&self) -> BoxFuture<'static, ()> {
+        let mut expected = self.0.expected.subscribe();
+        Box::pin(async move {
+            let all = expected.wait_for(|left| *left == 0);
+            // Late, or nobody says it any more: the list is what there is.
+            let _there = clock::timeout(SERVICES_RESTORED_WALL_MAX, all).await;
+        })
     }
 
     fn changed(&self, index: u64) -> BoxFuture<'static, ()> {

@@ -69,3 +69,29 @@ async fn who_waits_is_told_of_a_change_and_of_one_that_came_before() {
     let late = services.changed(first);
     clock::timeout(Duration::from_secs(20), late).await.unwrap();
 }
+
+#[tokio::test(start_paused = true)]
+async fn what_is_expected_of_an_earlier_agent_is_waited_for_and_not_for_ever() {
+    let services = NodeServices::default();
+    clock::timeout(Duration::from_secs(1), services.restored()).await.unwrap();
+    let (a, b, c) = (alloc(1), alloc(2), alloc(3));
+    services.expect([a, b]);
+    services.set(a, vec![service(a, "web", 1)]);
+    services.set(c, vec![service(c, "web", 3)]);
+    assert!(clock::timeout(Duration::from_secs(1), services.restored()).await.is_none());
+    services.remove(b);
+    clock::timeout(Duration::from_secs(1), services.restored()).await.unwrap();
+    services.expect([a]);
+    let late = SERVICES_RESTORED_WALL_MAX + Duration::from_secs(1);
+    clock::timeout(late, services.restored()).await.unwrap();
+}
+
+#[tokio::test]
+async fn the_list_stays_as_it_is_when_the_agent_leaves() {
+    let services = NodeServices::default();
+    services.set(alloc(1), vec![service(alloc(1), "web", 1)]);
+    let index = services.list().index;
+    services.freeze();
+    services.remove(alloc(1));
+    assert_eq!((services.list().index, services.list().instances.len()), (index, 1));
+}

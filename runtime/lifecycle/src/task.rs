@@ -48,8 +48,10 @@ use ostler_model::job::Task;
 use ostler_model::network::{AllocNetwork, DriverNetwork};
 use ostler_model::ports::{Devices, Drivers, PluginCallError, Workloads};
 use ostler_model::rng::Rng;
+use ostler_model::service::Services;
 use ostler_model::session::{ExecCommand, ExecSession};
 use ostler_model::task::{TaskState, Usage, Workload};
+use ostler_model::vars::KeptVariables;
 use ostler_state::StateStore;
 
 use self::env::NodeFacts;
@@ -133,6 +135,10 @@ pub struct TaskScope {
     pub secrets_in_memory: bool,
     /// What happens around runs; [`hooks::standard`].
     pub hooks: Vec<Arc<dyn TaskHook>>,
+    /// The services of the node, for templates.
+    pub services: Arc<dyn Services>,
+    /// What the agent keeps for tasks, for templates.
+    pub variables: Arc<dyn KeptVariables>,
     /// Those who fetch what tasks bring along.
     pub artifacts: Option<Arc<dyn Artifacts>>,
     /// What of that is there.

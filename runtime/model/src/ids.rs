@@ -1,8 +1,6 @@
 //! Names and identifiers, checked once when they enter the agent. Copies of one share its text: each
 //! allocation holds dozens.
 
-mod job;
-
 use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
@@ -11,7 +9,7 @@ use serde::{Deserialize, Serialize, Serializer};
 
 use crate::limits::NAME_BYTES_MAX;
 
-pub use job::{JobId, NAMESPACE, Namespace, NotNamespace, UnknownNamespace};
+pub use super::job_id::{JobId, NAMESPACE, Namespace, NotNamespace, UnknownNamespace};
 
 /// Why a name was refused.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -59,9 +57,9 @@ pub enum NameError {
 /// What stands in no name of a directory.
 const SEPARATORS: &[char] = &['/', '\\'];
 /// Servers name the jobs that they make of others so: `job/periodic-TIME`.
-const BACKSLASH: &[char] = &['\\'];
+pub(super) const BACKSLASH: &[char] = &['\\'];
 
-fn check(what: &'static str, name: &str, refused: &[char]) -> Result<(), NameError> {
+pub(super) fn check(what: &'static str, name: &str, refused: &[char]) -> Result<(), NameError> {
     if name.is_empty() {
         return Err(NameError::Empty { what });
     }

@@ -372,6 +372,8 @@ pub struct NetworkSpec {
     pub mode: NetworkMode,
     /// How names are resolved in it; the node's way unless given.
     pub dns: Option<DnsConfig>,
+    /// The host's name as its tasks see it; may refer to variables. The node's unless given.
+    pub hostname: Option<String>,
 }
 
 /// A port an allocation asks for.

@@ -16,6 +16,7 @@ mod networks;
 mod nomad_plugin;
 mod services;
 mod template;
+mod variables;
 
 pub use api::*;
 pub use artifacts::*;
@@ -28,6 +29,7 @@ pub use networks::*;
 pub use nomad_plugin::*;
 pub use services::*;
 pub use template::*;
+pub use variables::*;
 
 /// One kibibyte in bytes.
 pub const KIB: u64 = 1024;

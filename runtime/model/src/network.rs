@@ -7,6 +7,7 @@ use std::path::PathBuf;
 use serde::{Deserialize, Serialize};
 
 use super::alloc::Allocation;
+use super::limits::HOSTNAME_BYTES_MAX;
 use super::ports::BoxFuture;
 use super::saved::{DnsConfig, NetworkStatus};
 
@@ -81,6 +82,8 @@ pub struct AllocNetwork {
     pub namespace: PathBuf,
     /// What it has.
     pub status: NetworkStatus,
+    /// The host's name in it; the node's unless given.
+    pub hostname: Option<String>,
 }
 
 /// Where a task is reached in a network that its driver made for it.
@@ -144,6 +147,19 @@ impl Networks for HostNetworkOnly {
 pub fn mode_of(alloc: &Allocation) -> NetworkMode {
     let network = alloc.task_group().and_then(|group| group.network.as_ref());
     network.map(|network| network.mode.clone()).unwrap_or_default()
+}
+
+/// May a host have this name? Labels of letters, digits and dashes with dots between them, as Linux and
+/// RFC 1123 take it.
+#[must_use]
+pub fn is_hostname(name: &str) -> bool {
+    let edge = |c: Option<char>| c.is_some_and(|c| c.is_ascii_alphanumeric());
+    let label = |label: &str| {
+        edge(label.chars().next())
+            && edge(label.chars().last())
+            && label.chars().all(|c| c.is_ascii_alphanumeric() || c == '-')
+    };
+    name.len() <= HOSTNAME_BYTES_MAX && name.split('.').all(label)
 }
 
 /// What the operator says of networks: keys of the `client` block.
@@ -238,6 +254,15 @@ mod tests {
         assert!(holds("fe80::/10", "fe80::1") && !holds("fe80::/10", "::1"));
         for wrong in ["10.0.0.0", "10.0.0.0/33", "x/8", "10.0.0.0/-1", "/8", "::/129"] {
             wrong.parse::<Cidr>().unwrap_err();
+        }
+    }
+
+    #[test]
+    fn hosts_are_called_by_labels_with_dots_between_them() {
+        assert!(is_hostname("web") && is_hostname("web-0.prod.example"));
+        let long = "x".repeat(65);
+        for wrong in ["", ".", "a..b", "-a", "a-", "a b", "a_b", "${x}", &long] {
+            assert!(!is_hostname(wrong), "{wrong:?}");
         }
     }
 

@@ -279,4 +279,7 @@ pub trait Services: Send + Sync {
     /// Wait until the list is another one than that of `index`; never ends where none comes any more. May
     /// be dropped and called again.
     fn changed(&self, index: u64) -> BoxFuture<'static, ()>;
+    /// Wait, not for ever, until what an earlier agent left running is in the list again: before, one that is
+    /// not in there may run all the same.
+    fn restored(&self) -> BoxFuture<'static, ()>;
 }

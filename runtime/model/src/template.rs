@@ -33,6 +33,23 @@ pub struct TaskTemplate {
     pub wait: Option<TemplateWait>,
 }
 
+impl TaskTemplate {
+    /// May it call a function whose name begins so? Of a text that is not in the job this is not known.
+    #[must_use]
+    pub fn may_call(&self, function: &str) -> bool {
+        match &self.source {
+            TemplateSource::Data(text) => text.contains(function),
+            TemplateSource::File(_) => true,
+        }
+    }
+
+    /// May it wait for something before the task runs?
+    #[must_use]
+    pub fn may_wait(&self) -> bool {
+        self.may_call("nomadVar")
+    }
+}
+
 /// Where the text of a template is.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum TemplateSource {

@@ -87,7 +87,7 @@ impl AllocNetworks {
         let (known, held) = known.map_err(passing)?;
         if let Some(status) = known.as_ref().and_then(|known| known.status.clone()).filter(|_| held)
         {
-            return Ok(Some(AllocNetwork { namespace, status }));
+            return Ok(Some(AllocNetwork { namespace, status, hostname: None }));
         }
         if known.is_some() || held {
             // Half made, or of before a start of the machine: nothing of it is relied on.
@@ -110,7 +110,7 @@ impl AllocNetworks {
             Ok(status) => {
                 record.status = Some(status.clone());
                 self.write(&record).await?;
-                Ok(Some(AllocNetwork { namespace, status }))
+                Ok(Some(AllocNetwork { namespace, status, hostname: None }))
             }
             Err(error) => {
                 if let Err(left) = self.take_away_now(alloc.id).await {

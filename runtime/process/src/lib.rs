@@ -62,6 +62,7 @@ pub use self::supervise::record::ExitRecordError;
 use self::cgroup::Leaf;
 use self::child::Spawner;
 use self::held::Held;
+use self::netns::TaskNetwork;
 use self::supervise::Line;
 use self::supervise::record::Records;
 use ostler_model::clock::{self, Clock};
@@ -128,8 +129,8 @@ pub struct ProcessSpec {
     /// From what it is kept apart; paths are then those that it will see, where it has a root of its
     /// own.
     pub isolation: Option<Isolation>,
-    /// File of the network namespace that it is in; the agent's own when absent.
-    pub network: Option<PathBuf>,
+    /// The network that it is in; the agent's own when absent.
+    pub network: Option<TaskNetwork>,
     /// Standard output.
     pub stdout: Arc<dyn ByteSink>,
     /// Standard error.

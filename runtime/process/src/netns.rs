@@ -8,19 +8,47 @@
 use std::ffi::CString;
 use std::fs::{File, OpenOptions};
 use std::io;
-use std::os::fd::AsFd as _;
+use std::os::fd::{AsFd as _, OwnedFd};
 use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::OpenOptionsExt as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use rustix::fs::{FsWord, OFlags, fstatfs};
 use rustix::io::Errno;
 use rustix::mount::{UnmountFlags, mount_bind, unmount};
+use serde::{Deserialize, Serialize};
 
 use super::isolate::{loopback_up, sys};
 
 /// What the kernel calls its file system of namespaces (`NSFS_MAGIC`).
 const NAMESPACES: FsWord = 0x6e73_6673;
+
+/// The network of an allocation, for a process in it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TaskNetwork {
+    /// File of its namespace.
+    pub namespace: PathBuf,
+    /// The host's name there; the node's when absent.
+    pub hostname: Option<String>,
+}
+
+impl TaskNetwork {
+    /// This process, of one thread, goes into it, with all that it forks from here on.
+    pub(super) fn enter(&self) -> io::Result<()> {
+        enter(&self.namespace)?;
+        if let Some(name) = &self.hostname {
+            sys::unshare(libc::CLONE_NEWUTS)?;
+            rustix::system::sethostname(name.as_bytes())?;
+        }
+        Ok(())
+    }
+
+    /// This process, of one thread, joins a task that is in it.
+    pub(super) fn join(&self, task: &OwnedFd) -> io::Result<()> {
+        enter(&self.namespace)?;
+        if self.hostname.is_some() { sys::join(task, libc::CLONE_NEWUTS) } else { Ok(()) }
+    }
+}
 
 /// Does this file hold a namespace?
 #[must_use]
@@ -82,10 +110,7 @@ pub fn remove(path: &Path) -> io::Result<()> {
 }
 
 /// This process, of one thread, goes into the namespace.
-///
-/// # Errors
-/// When the file holds none, or the kernel refuses.
-pub fn enter(path: &Path) -> io::Result<()> {
+fn enter(path: &Path) -> io::Result<()> {
     let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
     let name = CString::new(path.as_os_str().as_bytes())?;
     let file = rustix::fs::open(name.as_c_str(), flags, rustix::fs::Mode::empty())?;

@@ -52,6 +52,7 @@ pub use self::zygote::main;
 
 use super::command::Texts;
 use super::isolate::IsolationSetup;
+use super::netns::TaskNetwork;
 use super::user::Ids;
 
 /// The signal by which a shim is told to signal its task: real-time, so that none is merged with
@@ -91,8 +92,8 @@ pub(super) struct Order {
     pub streams: [Option<StreamOrder>; 2],
     /// From what the task is kept apart.
     pub setup: Option<IsolationSetup>,
-    /// File of the network namespace that it is in.
-    pub network: Option<PathBuf>,
+    /// The network that it is in.
+    pub network: Option<TaskNetwork>,
     /// The task ends with the agent that gave the order.
     pub with_agent: bool,
 }

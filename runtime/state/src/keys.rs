@@ -20,6 +20,8 @@
 //!   ended places    60 id… 00 group… 00 block[4]
 //!   versions        60 id… 00 00 01
 //!   deployments     60 id… 00 00 02
+//! variables         70 namespace… 00 path…
+//!   their index     70 00 01
 //! ```
 //!
 //! Bytes sort as keys do within an allocation (names hold no NUL byte), every group of keys that is
@@ -30,6 +32,7 @@
 use uuid::Uuid;
 
 use ostler_model::ids::{AllocId, GroupName, JobId, NameError, PluginName, TaskName};
+use ostler_model::vars::{VarKey, VarPathError};
 
 pub mod text;
 
@@ -40,6 +43,7 @@ const PLUGIN: u8 = 0x30;
 const NODE: u8 = 0x40;
 const MANAGER: u8 = 0x50;
 const JOB: u8 = 0x60;
+const VARIABLE: u8 = 0x70;
 
 const META_SCHEMA: u8 = 0x01;
 const META_COUNTERS: u8 = 0x02;
@@ -62,6 +66,10 @@ const GROUP_END: u8 = 0x00;
 const JOB_ITEM: u8 = 0x00;
 const JOB_VERSIONS: u8 = 0x01;
 const JOB_DEPLOYMENTS: u8 = 0x02;
+const NAMESPACE_END: u8 = 0x00;
+/// Where a namespace would stand, which is not empty.
+const VARIABLE_ITEM: u8 = 0x00;
+const VARIABLES_INDEX: u8 = 0x01;
 
 /// Facts about the state file itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -115,6 +123,10 @@ pub enum Key {
     JobVersions(JobId),
     /// Deployments of a job: [`ostler_model::rollout::JobDeployments`].
     JobDeployments(JobId),
+    /// A variable that the agent keeps: [`ostler_model::vars::Variable`].
+    Variable(Box<VarKey>),
+    /// The index of the last change of any of them, a `u64`; that of a removal is nowhere else.
+    VariablesIndex,
 }
 
 /// Neighbouring places of a task group. Boxed in a [`Key`], which is in every error of the store.
@@ -171,6 +183,10 @@ pub enum Kind {
     JobVersions = 18,
     /// [`Key::JobDeployments`].
     JobDeployments = 19,
+    /// [`Key::Variable`].
+    Variable = 20,
+    /// [`Key::VariablesIndex`].
+    VariablesIndex = 21,
 }
 
 /// Keys that are read together.
@@ -198,6 +214,8 @@ pub enum Prefix {
     Jobs,
     /// What is beside one job: ended places, earlier versions, deployments.
     BesideJob(JobId),
+    /// All variables, and their index.
+    Variables,
 }
 
 /// Why bytes are not a key.
@@ -218,6 +236,9 @@ pub enum KeyError {
     /// A name no job could have had.
     #[error("name in key is not allowed")]
     Name(#[source] NameError),
+    /// What names no variable.
+    #[error("path of a variable in key is not allowed")]
+    Variable(#[source] VarPathError),
 }
 
 impl Key {
@@ -244,6 +265,8 @@ impl Key {
             Self::EndedPlaces(_) => Kind::EndedPlaces,
             Self::JobVersions(_) => Kind::JobVersions,
             Self::JobDeployments(_) => Kind::JobDeployments,
+            Self::Variable(_) => Kind::Variable,
+            Self::VariablesIndex => Kind::VariablesIndex,
         }
     }
 
@@ -268,7 +291,9 @@ impl Key {
             | Self::Job(_)
             | Self::EndedPlaces(_)
             | Self::JobVersions(_)
-            | Self::JobDeployments(_) => None,
+            | Self::JobDeployments(_)
+            | Self::Variable(_)
+            | Self::VariablesIndex => None,
         }
     }
 
@@ -319,6 +344,13 @@ impl Key {
                 push_beside(out, job);
                 out.extend([JOB_ITEM, JOB_DEPLOYMENTS]);
             }
+            Self::Variable(of) => {
+                out.push(VARIABLE);
+                out.extend_from_slice(of.namespace.as_bytes());
+                out.push(NAMESPACE_END);
+                out.extend_from_slice(of.path.as_str().as_bytes());
+            }
+            Self::VariablesIndex => out.extend([VARIABLE, VARIABLE_ITEM, VARIABLES_INDEX]),
         }
     }
 
@@ -349,6 +381,7 @@ impl Key {
             (MANAGER, [MANAGER_DRIVER]) => Ok(Self::DriverManager),
             (MANAGER, [MANAGER_DEVICE]) => Ok(Self::DeviceManager),
             (JOB, rest) => parse_job(rest),
+            (VARIABLE, rest) => parse_variable(rest),
             (META | NODE | MANAGER, [tag]) => Err(KeyError::Unknown { tag: *tag }),
             (META | NODE | MANAGER | LEDGER, _) => Err(KeyError::Length),
             (tag, _) => Err(KeyError::Unknown { tag }),
@@ -373,6 +406,7 @@ impl Prefix {
             Self::Managers => out.push(MANAGER),
             Self::Jobs => out.push(JOB),
             Self::BesideJob(job) => push_beside(&mut out, job),
+            Self::Variables => out.push(VARIABLE),
         }
         out
     }
@@ -454,6 +488,21 @@ fn parse_job(rest: &[u8]) -> Result<Key, KeyError> {
         }
         _ => Err(KeyError::Length),
     }
+}
+
+fn parse_variable(rest: &[u8]) -> Result<Key, KeyError> {
+    if let [VARIABLE_ITEM, item @ ..] = rest {
+        return match item {
+            [VARIABLES_INDEX] => Ok(Key::VariablesIndex),
+            [tag] => Err(KeyError::Unknown { tag: *tag }),
+            _ => Err(KeyError::Length),
+        };
+    }
+    let end = rest.iter().position(|byte| *byte == NAMESPACE_END).ok_or(KeyError::Length)?;
+    let (namespace, path) = rest.split_at(end);
+    let path = path.split_first().map(|(_, path)| path).unwrap_or_default();
+    let key = VarKey::new(utf8(namespace)?, utf8(path)?).map_err(KeyError::Variable)?;
+    Ok(Key::Variable(Box::new(key)))
 }
 
 fn utf8(bytes: &[u8]) -> Result<&str, KeyError> {

@@ -22,8 +22,10 @@ pub(crate) fn same(left: &Value, right: &Value) -> Result<bool, TemplateProblem>
 
 /// Which comes first? `None`: neither, as with what is no number.
 pub(crate) fn order(left: &Value, right: &Value) -> Result<Option<Ordering>, TemplateProblem> {
+    if let (Some(left), Some(right)) = (left.as_text(), right.as_text()) {
+        return Ok(Some(left.cmp(right)));
+    }
     match (left, right) {
-        (Value::Text(left), Value::Text(right)) => Ok(Some(left.cmp(right))),
         (Value::Float(left), Value::Float(right)) => Ok(left.partial_cmp(right)),
         (Value::Int(_) | Value::Uint(_), Value::Int(_) | Value::Uint(_)) => {
             Ok(Some(wide(left).cmp(&wide(right))))

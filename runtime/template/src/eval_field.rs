@@ -8,6 +8,11 @@ use crate::error::TemplateProblem;
 use crate::tree::{Command, Operand};
 use crate::value::{MapKind, Value, lossy};
 
+fn no_field(name: &str, known: &[&str]) -> TemplateProblem {
+    let known = known.join(", ");
+    TemplateProblem::Value(format!("there is no field {name}; there are: {known}"))
+}
+
 impl Run<'_> {
     /// A command whose first word is a value: only a field that is a function takes arguments.
     pub(super) fn fields(
@@ -81,14 +86,18 @@ impl Run<'_> {
                 "there is no {name:?}: the value before it is nothing"
             ))),
             Value::Nothing => Ok(Value::Nothing),
+            Value::Told(told) => told.fields().get(name).cloned().ok_or_else(|| {
+                let known: Vec<_> = told.fields().keys().map(String::as_str).collect();
+                no_field(name, &known)
+            }),
+            Value::Map(map) if map.beside().contains_key(name) => {
+                Ok(map.beside().get(name).cloned().unwrap_or(Value::Null))
+            }
             Value::Map(map) => match (map.entries().get(name), map.kind()) {
                 (Some(value), _) => Ok(value.clone()),
                 (None, MapKind::Record) => {
                     let known: Vec<_> = map.entries().keys().map(String::as_str).collect();
-                    let known = known.join(", ");
-                    Err(TemplateProblem::Value(format!(
-                        "there is no field {name}; there are: {known}"
-                    )))
+                    Err(no_field(name, &known))
                 }
                 (None, _) if strict => {
                     Err(TemplateProblem::Value(format!("the map has no key {name:?}")))

@@ -132,13 +132,11 @@ pub(crate) fn argument(arguments: &[Value], index: usize) -> &Value {
 
 /// An argument that is a text.
 pub(crate) fn text(arguments: &[Value], index: usize) -> Result<&[u8], TemplateProblem> {
-    match argument(arguments, index) {
-        Value::Text(text) => Ok(text),
-        other => {
-            let (place, what) = (index + 1, other.what());
-            Err(TemplateProblem::Value(format!("argument {place} is {what}, not a string")))
-        }
-    }
+    let value = argument(arguments, index);
+    value.as_text().ok_or_else(|| {
+        let (place, what) = (index + 1, value.what());
+        TemplateProblem::Value(format!("argument {place} is {what}, not a string"))
+    })
 }
 
 /// An argument that is a text of characters.

@@ -16,6 +16,7 @@ mod error;
 mod eval;
 pub mod functions;
 mod lex;
+pub mod node;
 mod number;
 mod outside;
 mod parse;
@@ -29,7 +30,7 @@ mod values;
 pub use self::error::{TemplateError, TemplateProblem};
 pub use self::outside::{Dependency, Outside, OutsideAnswer};
 pub use self::parse::{Delimiters, Template};
-pub use self::value::{List, Map, MapKind, Value};
+pub use self::value::{List, Map, MapKind, Told, Value};
 
 use std::collections::BTreeSet;
 

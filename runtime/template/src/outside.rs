@@ -25,8 +25,13 @@ pub enum Dependency {
         /// Where it is not there, the template waits for it.
         required: bool,
     },
-    /// The variables below a path.
-    Variables(String),
+    /// The variables whose paths begin so.
+    Variables {
+        /// How they begin.
+        prefix: String,
+        /// Where there is none, the template waits for one.
+        required: bool,
+    },
 }
 
 impl std::fmt::Display for Dependency {
@@ -36,7 +41,7 @@ impl std::fmt::Display for Dependency {
             Self::Service { name, .. } => write!(f, "nomad.service({name})"),
             Self::Services => f.write_str("nomad.services"),
             Self::Variable { path, .. } => write!(f, "nomad.var({path})"),
-            Self::Variables(prefix) => write!(f, "nomad.var.list({prefix})"),
+            Self::Variables { prefix, .. } => write!(f, "nomad.var.list({prefix})"),
         }
     }
 }

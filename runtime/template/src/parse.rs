@@ -61,8 +61,6 @@ pub struct Template {
     pub(crate) text: String,
     pub(crate) root: Vec<Node>,
     pub(crate) defined: BTreeMap<Arc<str>, Vec<Node>>,
-    /// The functions that it calls, and where.
-    calls: Vec<(usize, Arc<str>)>,
 }
 
 impl Template {
@@ -85,26 +83,10 @@ impl Template {
             variables: vec![Arc::from("$")],
             depth: 0,
             loops: 0,
-            calls: Vec::new(),
         };
         let root = parser.whole().map_err(told)?;
-        let Parser { defined, calls, .. } = parser;
-        Ok(Self { name: name.to_owned(), text: text.to_owned(), root, defined, calls })
-    }
-
-    /// The template, where it calls none of these functions; each with the reason why not.
-    ///
-    /// # Errors
-    /// The first call of one, with its place.
-    pub fn without(self, refused: &[(&str, &'static str)]) -> Result<Self, TemplateError> {
-        let found = self.calls.iter().find_map(|(at, name)| {
-            let (_, reason) = refused.iter().find(|(refused, _)| **refused == **name)?;
-            Some((*at, TemplateProblem::NotHere { function: name.to_string(), reason }))
-        });
-        match found {
-            Some((at, problem)) => Err(TemplateError::at(&self.name, &self.text, at, problem)),
-            None => Ok(self),
-        }
+        let defined = parser.defined;
+        Ok(Self { name: name.to_owned(), text: text.to_owned(), root, defined })
     }
 
     /// What errors call it.
@@ -133,7 +115,6 @@ struct Parser {
     depth: usize,
     /// Loops around here.
     loops: usize,
-    calls: Vec<(usize, Arc<str>)>,
 }
 
 fn mistake<T>(at: usize, text: impl Into<String>) -> Result<T, Mistake> {

@@ -159,10 +159,7 @@ impl Parser {
             _ => {}
         }
         match functions::known(&word) {
-            Some(Known::Here(_)) => {
-                self.calls.push((at, Arc::clone(&word)));
-                Ok(OperandKind::Function(word))
-            }
+            Some(Known::Here(_)) => Ok(OperandKind::Function(word)),
             Some(Known::Refused(reason)) => {
                 Err((at, TemplateProblem::NotHere { function: word.to_string(), reason }))
             }

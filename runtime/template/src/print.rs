@@ -19,6 +19,7 @@ pub(crate) fn plain(value: &Value, out: &mut Sink) -> Result<(), TemplateProblem
         Value::Uint(number) => out.push(number.to_string()),
         Value::Float(number) => out.push(number::general(*number, None)),
         Value::Text(text) => out.push(text),
+        Value::Told(told) => out.push(told.text()),
         Value::List(list) => {
             out.push("[")?;
             for (index, item) in list.items().iter().enumerate() {

@@ -176,6 +176,7 @@ impl Spec {
     fn scalar(self, verb: char, value: &Value) -> Option<Vec<u8>> {
         let text = match value {
             Value::Text(text) => return self.text(verb, text),
+            Value::Told(told) => return self.text(verb, told.text()),
             Value::Bool(value) if matches!(verb, 't' | 'v') => {
                 self.padded(&value.to_string(), false)
             }

@@ -29,6 +29,8 @@ pub enum Value {
     List(Arc<List>),
     /// By name.
     Map(Arc<Map>),
+    /// A text that has fields.
+    Told(Arc<Told>),
     /// The numbers from the first to before the second.
     Loop(i64, i64),
     /// What the template keeps by name while it is rendered.
@@ -59,8 +61,39 @@ pub enum MapKind {
 #[derive(Debug)]
 pub struct Map {
     entries: BTreeMap<String, Value>,
+    /// Fields that are none of its values: a loop does not see them.
+    beside: BTreeMap<String, Value>,
     kind: MapKind,
     depth: usize,
+}
+
+/// A text that has fields: printed as the text.
+#[derive(Debug)]
+pub struct Told {
+    text: Arc<[u8]>,
+    fields: BTreeMap<String, Value>,
+    data: Value,
+    depth: usize,
+}
+
+impl Told {
+    /// The text.
+    #[must_use]
+    pub fn text(&self) -> &[u8] {
+        &self.text
+    }
+
+    /// The fields.
+    #[must_use]
+    pub fn fields(&self) -> &BTreeMap<String, Value> {
+        &self.fields
+    }
+
+    /// What it is as JSON, YAML and TOML.
+    #[must_use]
+    pub fn data(&self) -> &Value {
+        &self.data
+    }
 }
 
 impl List {
@@ -77,6 +110,12 @@ impl List {
 }
 
 impl Map {
+    /// Fields that are none of its values.
+    #[must_use]
+    pub fn beside(&self) -> &BTreeMap<String, Value> {
+        &self.beside
+    }
+
     /// The values by name.
     #[must_use]
     pub fn entries(&self) -> &BTreeMap<String, Value> {
@@ -134,8 +173,33 @@ impl Value {
     /// # Errors
     /// When they are nested too deeply.
     pub fn map_of(kind: MapKind, entries: BTreeMap<String, Self>) -> Result<Self, TemplateProblem> {
-        let depth = deeper(entries.values())?;
-        Ok(Self::Map(Arc::new(Map { entries, kind, depth })))
+        Self::map_beside(kind, entries, BTreeMap::new())
+    }
+
+    /// Values by name, of a kind, and fields that are none of these values.
+    ///
+    /// # Errors
+    /// When they are nested too deeply.
+    pub fn map_beside(
+        kind: MapKind,
+        entries: BTreeMap<String, Self>,
+        beside: BTreeMap<String, Self>,
+    ) -> Result<Self, TemplateProblem> {
+        let depth = deeper(entries.values().chain(beside.values()))?;
+        Ok(Self::Map(Arc::new(Map { entries, beside, kind, depth })))
+    }
+
+    /// A text that has fields; `data` is what it is as JSON.
+    ///
+    /// # Errors
+    /// When they are nested too deeply.
+    pub fn told(
+        text: impl AsRef<[u8]>,
+        fields: BTreeMap<String, Self>,
+        data: Self,
+    ) -> Result<Self, TemplateProblem> {
+        let depth = deeper(fields.values().chain([&data]))?;
+        Ok(Self::Told(Arc::new(Told { text: Arc::from(text.as_ref()), fields, data, depth })))
     }
 
     /// Levels of lists and maps.
@@ -143,6 +207,7 @@ impl Value {
         match self {
             Self::List(list) => list.depth,
             Self::Map(map) => map.depth,
+            Self::Told(told) => told.depth,
             _ => 0,
         }
     }
@@ -150,6 +215,15 @@ impl Value {
     /// Is there nothing?
     pub(crate) fn is_nothing(&self) -> bool {
         matches!(self, Self::Nothing | Self::Null)
+    }
+
+    /// The text that it is.
+    pub(crate) fn as_text(&self) -> Option<&[u8]> {
+        match self {
+            Self::Text(text) => Some(text),
+            Self::Told(told) => Some(told.text()),
+            _ => None,
+        }
     }
 
     /// What `if` and `and` make of it: nothing, zero and what is empty are false.
@@ -163,7 +237,7 @@ impl Value {
             Self::Text(text) => !text.is_empty(),
             Self::List(list) => !list.items.is_empty(),
             Self::Map(map) => map.kind == MapKind::Record || !map.entries.is_empty(),
-            Self::Loop(..) | Self::Scratch => true,
+            Self::Loop(..) | Self::Scratch | Self::Told(_) => true,
         }
     }
 
@@ -174,7 +248,7 @@ impl Value {
             Self::Bool(_) => "a bool",
             Self::Int(_) | Self::Uint(_) => "a whole number",
             Self::Float(_) => "a number",
-            Self::Text(_) => "a string",
+            Self::Text(_) | Self::Told(_) => "a string",
             Self::List(_) => "a list",
             Self::Map(_) => "a map",
             Self::Loop(..) => "a loop",
@@ -190,7 +264,7 @@ impl Value {
             Self::Int(_) => "int",
             Self::Uint(_) => "uint64",
             Self::Float(_) => "float64",
-            Self::Text(_) => "string",
+            Self::Text(_) | Self::Told(_) => "string",
             Self::List(list) if list.texts => "[]string",
             Self::List(_) => "[]interface {}",
             Self::Map(map) if map.kind == MapKind::Texts => "map[string]string",
@@ -205,6 +279,7 @@ impl Value {
         const EACH: usize = 48;
         match self {
             Self::Text(text) => text.len(),
+            Self::Told(told) => told.text.len().saturating_add(told.fields.len() * 2 * EACH),
             Self::List(list) => list.items.len().saturating_mul(EACH),
             Self::Map(map) => {
                 map.entries.keys().map(|key| key.len().saturating_add(2 * EACH)).sum()

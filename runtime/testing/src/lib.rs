@@ -5,6 +5,7 @@
 //! [`recorded`] is what stock Nomad said on the wire, [`shapes`] what such messages consist of.
 
 pub mod fake_driver;
+pub mod fake_variables;
 pub mod fixtures;
 pub mod recorded;
 pub mod shapes;

@@ -85,6 +85,7 @@ mod tasks;
 mod templates;
 mod trust;
 mod upgrade;
+mod variables;
 mod volumes;
 mod wire;
 mod worker;

@@ -3,6 +3,7 @@
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
+use crate::support::KEEPS;
 use crate::support::agent_process::{AgentProcess, Home};
 use crate::support::jobs::{shell, with_guests};
 use crate::support::system::until;
@@ -19,7 +20,7 @@ fn web(namespace: &str, script: &str) -> String {
 async fn start() -> AgentProcess {
     let home = Home::new();
     let config = home.path().join("ostler.hcl");
-    std::fs::write(&config, CONFIG).unwrap();
+    std::fs::write(&config, format!("{KEEPS}{CONFIG}")).unwrap();
     AgentProcess::start_in(home, &["--config", config.to_str().unwrap()]).await
 }
 

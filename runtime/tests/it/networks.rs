@@ -341,6 +341,33 @@ async fn names_are_resolved_as_the_group_says_where_the_driver_can() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn native_tasks_see_the_name_of_the_host_that_their_group_says() {
+    let Some(bridge) = Bridge::new() else { return };
+    let before = rustix::system::uname().nodename().to_owned();
+    let agent = start(&bridge, "").await;
+    let network = "mode = \"none\"\n hostname = \"web-${NOMAD_ALLOC_INDEX}.example\"";
+    for (name, task) in [
+        ("kept", isolated_shell("t", "uname -n; sleep 1000", "kill_timeout = \"10ms\"")),
+        ("bare", shell("t", "uname -n; sleep 1000", "kill_timeout = \"10ms\"")),
+    ] {
+        agent.run(&service(name, network, &task)).await.said(0, &[]);
+        let id = agent.alloc(name).await;
+        let log = agent.data.path().join(format!("allocs/{id}/alloc/logs/t.stdout.0"));
+        eventually("it has looked", || {
+            std::fs::read_to_string(&log).is_ok_and(|text| text == "web-0.example\n")
+        })
+        .await;
+    }
+    assert_eq!(rustix::system::uname().nodename(), &*before, "the node's own stays");
+    let wrong = network.replace(".example", "_x");
+    let refused = agent.run(&service("wrong", &wrong, &shell("t", "true", ""))).await;
+    assert_ne!(refused.code, Some(0), "{refused:#?}");
+    let id = agent.allocs("wrong").await[0]["ID"].as_str().unwrap().to_owned();
+    let told = shown(&agent, &id).await.to_string();
+    assert!(told.contains("is no name of a host"), "{told}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn without_the_plugins_a_bridge_is_refused_with_the_package_to_install() {
     let empty = tempfile::tempdir().unwrap();
     let home = Home::new();

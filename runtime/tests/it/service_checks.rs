@@ -344,7 +344,7 @@ async fn a_service_is_listed_where_its_driver_says_and_by_the_next_agent_too() {
     let text = r#"job "j" {
   group "g" {
     task "t" {
-      driver = "mock"
+      driver = "mock_driver"
       config {
         run_for         = "1h"
         driver_ip       = "192.0.2.7"

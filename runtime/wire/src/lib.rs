@@ -19,6 +19,7 @@ mod resources;
 mod scaling;
 mod service;
 mod stats;
+mod variable;
 
 use std::borrow::Cow;
 
@@ -35,6 +36,7 @@ use serde::de::IgnoredAny;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 pub use service::*;
 pub use stats::*;
+pub use variable::*;
 
 /// A text, borrowed by who writes it.
 pub type Text<'a> = Cow<'a, str>;

@@ -13,6 +13,7 @@ use ostler_model::saved::{
     JobRecord, NetworkStatus, NodeBoot, NodeRegistration, PluginHandle, SavedAllocState,
 };
 use ostler_model::task::TaskState;
+use ostler_model::vars::{Secret, Variable};
 use ostler_state::codec::CodecError;
 use ostler_state::inspect::Entry;
 use ostler_state::keys::Kind;
@@ -40,6 +41,8 @@ pub(super) const fn name(kind: Kind) -> &'static str {
         Kind::EndedPlaces => "ended-places",
         Kind::JobVersions => "job-versions",
         Kind::JobDeployments => "job-deployments",
+        Kind::Variable => "variable",
+        Kind::VariablesIndex => "variables-index",
     }
 }
 
@@ -92,7 +95,15 @@ pub(super) fn value(entry: &Entry<'_>) -> Result<Value, ValueError> {
         Kind::EndedPlaces => json::<EndedPlaces>(entry),
         Kind::JobVersions => json::<JobVersions>(entry),
         Kind::JobDeployments => json::<JobDeployments>(entry),
+        Kind::Variable => Ok(without_secrets(entry.decode()?)?),
+        Kind::VariablesIndex => json::<u64>(entry),
     }
+}
+
+/// A variable, what is in its items left out: dumps go into reports of mistakes.
+fn without_secrets(mut variable: Variable) -> Result<Value, serde_json::Error> {
+    variable.items.values_mut().for_each(|item| *item = Secret::new("(secret)"));
+    serde_json::to_value(variable)
 }
 
 fn json<T: DeserializeOwned + Serialize>(entry: &Entry<'_>) -> Result<Value, ValueError> {

@@ -147,6 +147,12 @@ impl ClientError {
         matches!(self, Self::Failed { trouble: Trouble::Refused { status: 400 | 404, .. }, .. })
     }
 
+    /// It is not as it was to be for the change.
+    #[must_use]
+    pub const fn conflict(&self) -> bool {
+        matches!(self, Self::Failed { trouble: Trouble::Refused { status: 409, .. }, .. })
+    }
+
     /// What was asked for is not there.
     #[must_use]
     pub const fn not_found(&self) -> bool {

@@ -4,10 +4,13 @@ use axum::http::StatusCode;
 use axum::http::header::RETRY_AFTER;
 use axum::response::{IntoResponse, Response};
 
-use ostler_agent::{AllocError, DeploymentError, EndRunError, SubmitError, UpgradeError};
+use ostler_agent::{
+    AllocError, DeploymentError, EndRunError, SubmitError, UpgradeError, VariableError,
+};
 use ostler_lifecycle::task::RequestError;
 use ostler_model::ids::{AllocId, JobId, TaskName, UnknownNamespace};
 use ostler_model::limits::API_BODY_BYTES_MAX;
+use ostler_model::vars::{VarPath, VarPathError};
 
 /// Why a request was not served.
 #[derive(Debug, thiserror::Error)]
@@ -69,6 +72,36 @@ pub(super) enum Failure {
     /// A namespace that is not there.
     #[error(transparent)]
     OtherNamespace(UnknownNamespace),
+    /// No variable can have this path.
+    #[error(transparent)]
+    VarPath(#[from] VarPathError),
+    /// A body that is no variable. Says nothing of what is in it.
+    #[error(
+        "the request's body is no variable (line {line}, column {column}): it must be JSON like \
+         {{\"Items\": {{\"name\": \"text\"}}}}"
+    )]
+    VarBody {
+        /// Where the mistake is.
+        line: usize,
+        /// Where the mistake is.
+        column: usize,
+    },
+    /// The variable in the path is another than that in the body.
+    #[error("the body has the variable {body:?}, the path {path}: they must be the same")]
+    VarOtherPath {
+        /// In the path.
+        path: VarPath,
+        /// In the body.
+        body: String,
+    },
+    /// Nomad's locks.
+    #[error(
+        "{0}: this agent keeps no locks of variables; use ?cas= with the variable's ModifyIndex"
+    )]
+    VarLock(String),
+    /// A variable was not changed.
+    #[error(transparent)]
+    Variable(#[from] VariableError),
     /// Nothing is at this path.
     #[error("not found")]
     NoPath,
@@ -142,7 +175,12 @@ impl Failure {
             | Self::NotAllocId(_)
             | Self::OtherRegion(_)
             | Self::OtherNamespace(_)
-            | Self::UnknownTask(_) => StatusCode::BAD_REQUEST,
+            | Self::UnknownTask(_)
+            | Self::VarPath(_)
+            | Self::VarBody { .. }
+            | Self::VarOtherPath { .. }
+            | Self::VarLock(_) => StatusCode::BAD_REQUEST,
+            Self::Variable(error) => variable_status(error),
             Self::BodyTooLarge => StatusCode::PAYLOAD_TOO_LARGE,
             Self::NotThere(_) | Self::UnknownAlloc(_) | Self::NoPlugin(_) | Self::NoPath => {
                 StatusCode::NOT_FOUND
@@ -221,6 +259,17 @@ fn alloc_status(error: &AllocError) -> StatusCode {
         AllocError::Busy => StatusCode::TOO_MANY_REQUESTS,
         AllocError::Leaving => StatusCode::SERVICE_UNAVAILABLE,
         AllocError::Request(_) | AllocError::Stays { .. } => StatusCode::INTERNAL_SERVER_ERROR,
+    }
+}
+
+fn variable_status(error: &VariableError) -> StatusCode {
+    match error {
+        VariableError::Conflict { .. } => StatusCode::CONFLICT,
+        VariableError::Items(_) | VariableError::TooMany | VariableError::TooLarge => {
+            StatusCode::BAD_REQUEST
+        }
+        VariableError::Busy => StatusCode::TOO_MANY_REQUESTS,
+        VariableError::State(_) | VariableError::Unanswered => StatusCode::INTERNAL_SERVER_ERROR,
     }
 }
 

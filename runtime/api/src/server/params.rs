@@ -52,6 +52,11 @@ impl Params {
         }
     }
 
+    /// The first key that begins so.
+    pub(super) fn beginning(&self, prefix: &str) -> Option<&str> {
+        self.0.keys().map(String::as_str).find(|key| key.starts_with(prefix))
+    }
+
     pub(super) fn number<T: std::str::FromStr>(
         &self,
         key: &'static str,
@@ -126,6 +131,12 @@ impl Params {
         // Zero means the default, as in Nomad.
         let wait = if wait.is_zero() { API_WAIT_DEFAULT } else { wait.min(API_WAIT_MAX) };
         Ok((index > 0).then_some(Wait { index, wait }))
+    }
+
+    /// The same of a list with an index of its own, which is at `now`. Who has seen one that this agent has
+    /// not given out yet has it of an earlier one, and is answered at once.
+    pub(super) fn wait_from(&self, now: u64) -> Result<Option<Wait>, Failure> {
+        Ok(self.wait()?.filter(|wait| wait.index <= now))
     }
 }
 

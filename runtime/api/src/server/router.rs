@@ -21,7 +21,7 @@ use super::index::Table;
 use super::params::Params;
 use super::{
     agent, allocs, client, deployments, evaluations, fs, fs_stream, host, jobs, json, logs,
-    monitor, nodes, plugins, scaling, services,
+    monitor, nodes, plugins, scaling, services, variables,
 };
 use crate::agent_log::AgentLog;
 use ostler_agent::AgentHandle;
@@ -173,7 +173,13 @@ pub(super) fn router(api: Arc<Api>) -> Router {
         .route("/v1/ostler/run/{supervisor}/end", put(agent::end_run).post(agent::end_run))
         .route("/v1/ostler/readiness", shown(|api| api.agent.readiness()))
         .route("/v1/ostler/jobs-dir", shown(|api| api.agent.jobs_dir()));
+    // Known from the beginning on.
+    let variables = Router::new().route("/v1/vars", get(variables::list)).route(
+        "/v1/var/{*path}",
+        get(variables::read).put(variables::put).post(variables::put).delete(variables::delete),
+    );
     jobs.merge(allocs)
+        .merge(variables)
         .route_layer(middleware::from_fn_with_state(Arc::clone(&api), in_a_namespace))
         .merge(plugins)
         .merge(node)

@@ -22,11 +22,8 @@ use ostler_model::service::{ServiceInstance, ServiceList, Services as _};
 use ostler_model::time::Timestamp;
 use ostler_wire as wire;
 
-/// For what to wait. Who has seen an index that this agent has not given out yet has it of an earlier
-/// one, and is answered at once.
 fn wait_for(api: &Api, params: &Params) -> Result<Option<Wait>, Failure> {
-    let now = *api.agent.services().index().borrow();
-    Ok(params.wait()?.filter(|wait| wait.index <= now))
+    params.wait_from(*api.agent.services().index().borrow())
 }
 
 fn look(api: &Api) -> Found<ServiceList> {

@@ -176,6 +176,7 @@ impl Owner {
             previous,
             disk_watch: self.disk_watch.clone(),
             services: options.services.clone(),
+            variables: Arc::new(options.variables.clone()),
             host_ip: options.node.current().host_ip.to_string().into(),
             other_nodes: options.other_nodes.clone(),
             networks: Arc::clone(&options.networks),

@@ -10,7 +10,7 @@ use crate::keys::Bounds::NotZero;
 use crate::keys::{Context, Given, MOST, Texts, hint, keys};
 use ostler_model::job::{NetworkSpec, PortSpec};
 use ostler_model::limits::{DNS_TEXTS_MAX, NAME_BYTES_MAX};
-use ostler_model::network::{Cidr, HostNetworkConfig, NetworkConfig, NetworkMode};
+use ostler_model::network::{Cidr, HostNetworkConfig, NetworkConfig, NetworkMode, is_hostname};
 use ostler_model::saved::DnsConfig;
 
 keys! {
@@ -24,11 +24,13 @@ keys! {
         dynamic "" / DynamicPorts: Vec<PortKeys>;
         /// How names are resolved.
         dns / DNS: Option<DnsKeys>;
+        /// The host's name as native tasks see it, in a network of the allocation's own; may have `${…}`.
+        hostname / Hostname: Given<String>, "the node's";
         /// No bandwidth is reserved; Nomad does not either, since 0.12.
         mbits / MBits: Given<u32> [NotZero(0, MOST)], "none";
     }
     not_yet {
-        "hostname" / Hostname [hint("tasks have the node's own name")]; "cni" / CNI;
+        "cni" / CNI;
         "" / Device => ""; "" / CIDR => ""; "" / IP => "";
     }
 }
@@ -46,7 +48,7 @@ keys! {
     }
     not_yet {
         "dns" / DNS [hint("put it into the network of the group")] => null;
-        "hostname" / Hostname; "cni" / CNI; "" / Device => ""; "" / CIDR => ""; "" / IP => "";
+        "hostname" / Hostname [hint("put it into the network of the group")]; "cni" / CNI; "" / Device => ""; "" / CIDR => ""; "" / IP => "";
     }
 }
 
@@ -108,11 +110,12 @@ pub(super) fn network(blocks: Vec<NetworkKeys>, cx: &mut Context<'_>) -> Option<
         Some(block) => Some(dns(block, cx)),
         None => None,
     };
+    let hostname = hostname(keys.hostname, &mode, cx);
     let ports = ports(keys.ports, keys.dynamic, cx);
     if mode == NetworkMode::None && !ports.is_empty() {
         cx.error(keys.at, "nobody reaches a port in a network of mode none; leave the ports out");
     }
-    Some(NetworkSpec { ports, mode, dns })
+    Some(NetworkSpec { ports, mode, dns, hostname })
 }
 
 /// A `network` block of a task's `resources`.
@@ -224,6 +227,23 @@ impl DnsKeys {
         let lists = [&self.servers, &self.searches, &self.options];
         lists.iter().all(|list| list.value.as_ref().is_none_or(Vec::is_empty))
     }
+}
+
+fn hostname(given: Given<String>, mode: &NetworkMode, cx: &mut Context<'_>) -> Option<String> {
+    let (name, at) = given.placed()?;
+    if !mode.is_own() {
+        let message = "in the node's own network tasks have the node's own name; give the network a mode \
+                       such as bridge";
+        return cx.refuse(at, message);
+    }
+    if !name.contains("${") && !is_hostname(&name) {
+        let message = format!(
+            "{} is no name of a host: letters, digits and dashes, with dots between them",
+            shown(&name)
+        );
+        return cx.refuse(at, message);
+    }
+    Some(name)
 }
 
 /// As the specification of CNI has it.

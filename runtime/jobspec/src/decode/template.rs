@@ -22,19 +22,6 @@ const SCRIPT_TIMEOUT: Duration = Duration::from_secs(5);
 /// Largest permission bits: those of the owner, of the group and of everybody, and the three before.
 const MODE_MAX: u32 = 0o7777;
 
-const NO_SERVICES: &str = "templates do not know the services of this node yet";
-const NO_VARIABLES: &str =
-    "this agent keeps no variables yet; put it into a file or the environment";
-/// Functions of the language that ask for what an agent does not keep.
-const NOT_KEPT: &[(&str, &str)] = &[
-    ("nomadService", NO_SERVICES),
-    ("nomadServices", NO_SERVICES),
-    ("nomadVar", NO_VARIABLES),
-    ("nomadVarExists", NO_VARIABLES),
-    ("nomadVarList", NO_VARIABLES),
-    ("nomadVarListSafe", NO_VARIABLES),
-];
-
 keys! {
     struct TemplateKeys: "a template" {
         /// The template itself.
@@ -191,8 +178,7 @@ fn source(
     let filled = |given: Given<String>| given.placed().filter(|(text, _)| !text.is_empty());
     match (filled(data), filled(source)) {
         (Some((text, at)), None) => {
-            let parsed = Template::parse("template", &text, &Delimiters::new(left, right));
-            match parsed.and_then(|template| template.without(NOT_KEPT)) {
+            match Template::parse("template", &text, &Delimiters::new(left, right)) {
                 Ok(_) => Some(TemplateSource::Data(text)),
                 Err(error) => cx.refuse(at, error.to_string()),
             }

@@ -176,10 +176,6 @@ fn problems_of_a_task_have_their_places() {
             "7:8: template:2:4: function key is not available: it asks Consul",
         ),
         (
-            "template {\ndestination = \"x\"\ndata = \"{{ len (nomadVar \\\"b\\\") }}\"\n}",
-            "7:8: template:1:9: function nomadVar is not available: this agent keeps no variables",
-        ),
-        (
             "template {\ndestination = \"x\"\ndata = \"{{ a }}\"\nleft_delimiter = \"a b\"\n}",
             "8:18: left_delimiter is a word of at most 16 bytes",
         ),
@@ -243,12 +239,22 @@ fn problems_of_a_group_have_their_places() {
             "network {\nmode = \"none\"\nport \"a\" {}\n}",
             "4:1: nobody reaches a port in a network of mode none",
         ),
-        ("network {\ndns {}\n}", "5:1: the node's own network has the node's own dns"),
+        (
+            "network {\ndns { servers = [\"192.0.2.1\"] }\n}",
+            "5:1: the node's own network has the node's own dns",
+        ),
         (
             "network {\nmode = \"bridge\"\ndns { servers = [\"x\"] }\n}",
             "6:18: \"x\" is no address of a name server",
         ),
-        ("network {\nhostname = \"x\"\n}", "5:1: hostname is valid in Nomad"),
+        (
+            "network {\nhostname = \"x\"\n}",
+            "5:12: in the node's own network tasks have the node's own name",
+        ),
+        (
+            "network {\nmode = \"bridge\"\nhostname = \"a_b\"\n}",
+            "6:12: \"a_b\" is no name of a host",
+        ),
         (
             "network { mode = \"hots\" }",
             "4:18: \"hots\" is no network mode; use host, bridge, none or cni/NAME (did you mean host?)",

@@ -203,6 +203,7 @@ fn in_a_network_of_its_own_a_task_has_its_ports_as_they_are_called_there() {
             address: "172.26.64.9".to_owned(),
             ..NetworkStatus::default()
         },
+        hostname: None,
     };
     let of = |name: &str| {
         let (task, node, dirs) = (task(name), node(), dirs());

@@ -2,19 +2,21 @@
 //!
 //! ```text
 //! before each run   [`Rendering`] ─► rendered in their order ─► written ─► lines of `env` files: environment
+//!                        └── a variable that is not there: waited for
 //! while it runs     [`follow`]: what they used changed ─► quiet ─► rendered again ─► reads otherwise?
 //!                        ─► written ─► splay ─► signal, script, restart
 //! agent restarted   rendered in memory, at the time of the file: written only where it reads otherwise
 //! ```
 //! What a template names is looked for below the task's directory and the shared one and nowhere else
-//! (`place`), whatever links a task puts there (`disk`). Between two runs nothing is followed: the next
-//! one renders again.
+//! (`place`), whatever links a task puts there (`disk`); of variables they read the task's own (`sources`).
+//! Between two runs nothing is followed: the next one renders again.
 
 mod disk;
 mod env_file;
 pub mod follow;
 mod outside;
 mod place;
+pub mod sources;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -26,13 +28,13 @@ use ostler_model::job::Task;
 use ostler_model::limits::TEMPLATE_BYTES_MAX;
 use ostler_model::template::{TaskTemplate, TemplateSource};
 use ostler_model::time::Timestamp;
-use ostler_template::{Delimiters, Dependency, Options, Rendered, Template};
+use ostler_template::{Delimiters, Dependency, Options, Rendered, Template, TemplateError};
 
 use xxhash_rust::xxh3::xxh3_128;
 
-use self::disk::Stamp;
-use self::outside::TaskOutside;
+use self::outside::{Seen, TaskOutside};
 use self::place::Sandbox;
+use self::sources::{Asks, Sources};
 use super::env::{TaskDirs, TaskEnv};
 
 /// Why templates could not be rendered.
@@ -78,6 +80,8 @@ pub struct Rendering {
     pub env: TaskEnv,
     /// Directories as the task sees them.
     pub dirs: TaskDirs,
+    /// What they may ask of the node.
+    pub sources: Sources,
     /// The task sees nothing of its directory but `local`, `secrets` and `tmp`.
     pub isolated: bool,
 }
@@ -94,8 +98,8 @@ pub struct Templates {
 struct Known {
     /// By template; absent: made by an earlier agent, and not looked at yet.
     files: BTreeMap<usize, Made>,
-    /// Files that templates read, as they were before.
-    stamps: BTreeMap<String, Option<Stamp>>,
+    /// What templates read, as it was before.
+    seen: BTreeMap<Dependency, Seen>,
     /// The trouble that was told last.
     told: Option<String>,
 }
@@ -134,11 +138,14 @@ impl Templates {
         let (mut known, mut vars) = (Known::default(), BTreeMap::new());
         for (index, template) in rendering.task.templates.iter().enumerate() {
             let name = rendering.name(template)?;
-            let rendered = rendering.one(&sandbox, template, &name, now, &mut known.stamps)?;
+            let rendered = rendering.one(&sandbox, template, &name, now, &mut known.seen)?;
             rendering.write(&sandbox, template, &name, &rendered.output, now)?;
             if template.env {
-                let lines = env_file::read(&rendered.output)
-                    .map_err(|error| RenderError::Template(format!("{name}: {error}")))?;
+                let secret = rendered.used.iter().any(is_secret);
+                let lines = env_file::read(&rendered.output).map_err(|error| {
+                    let said = if secret { error.without_text() } else { error.to_string() };
+                    RenderError::Template(format!("{name}: {said}"))
+                })?;
                 vars.extend(lines);
             }
             known.files.insert(index, Made::of(rendered, now));
@@ -161,7 +168,31 @@ impl Templates {
     pub fn may_change(&self) -> bool {
         let known = self.known();
         let looked_at = known.files.len() == self.rendering.task.templates.len();
-        !looked_at || !known.stamps.is_empty()
+        !looked_at || !known.seen.is_empty()
+    }
+
+    /// What they ask for.
+    fn asks(&self) -> Asks {
+        Asks::of(self.known().seen.keys())
+    }
+}
+
+/// Is what it answers not to be shown?
+fn is_secret(what: &Dependency) -> bool {
+    matches!(what, Dependency::Variable { .. })
+}
+
+/// What is said of a template that failed. One that read variables may say what is in them: then it is what
+/// the same one says that does not see it.
+fn showable(error: &TemplateError, again: Option<Result<Rendered, TemplateError>>) -> String {
+    let TemplateError { template, line, column, .. } = error;
+    match again {
+        None => error.to_string(),
+        Some(Err(again)) if (again.line, again.column) == (*line, *column) => again.to_string(),
+        Some(_) => format!(
+            "{template}:{line}:{column}: it fails with what is in the variables that it reads, which is \
+             not shown"
+        ),
     }
 }
 
@@ -207,30 +238,40 @@ impl Rendering {
         Ok((path, text))
     }
 
-    /// Render one, and keep how the files that it reads were before.
+    /// Render one, and keep how what it reads was before.
     fn one(
         &self,
         sandbox: &Sandbox,
         template: &TaskTemplate,
         name: &str,
         now: Timestamp,
-        stamps: &mut BTreeMap<String, Option<Stamp>>,
+        seen: &mut BTreeMap<Dependency, Seen>,
     ) -> Result<Rendered, RenderError> {
         let (source, text) = self.text(sandbox, template)?;
         let delimiters = Delimiters::new(&template.left_delimiter, &template.right_delimiter);
         let options =
             Options { error_on_missing_key: template.error_on_missing_key, ..Options::default() };
-        let outside = TaskOutside::new(sandbox, &self.env, now);
-        let rendered = Template::parse(&source, &text, &delimiters)
-            .and_then(|parsed| parsed.render(&outside, options));
+        let outside = TaskOutside::new(sandbox, &self.env, &self.sources, now);
+        let parsed = Template::parse(&source, &text, &delimiters)
+            .map_err(|error| RenderError::Template(error.to_string()))?;
+        let rendered = parsed.render(&outside, options);
         // Also of one that failed: what it reads may come to be what it should.
-        for (path, stamp) in outside.into_stamps() {
-            stamps.entry(path).or_insert(stamp);
+        let used = outside.into_seen();
+        let secret = used.keys().any(is_secret);
+        for (what, was) in used {
+            seen.entry(what).or_insert(was);
         }
-        let rendered = rendered.map_err(|error| RenderError::Template(error.to_string()))?;
+        let rendered = rendered.map_err(|error| {
+            let again = secret.then(|| {
+                let sources = self.sources.without_secrets();
+                parsed.render(&TaskOutside::new(sandbox, &self.env, &sources, now), options)
+            });
+            RenderError::Template(showable(&error, again))
+        })?;
         if !rendered.missing.is_empty() {
-            let missing: Vec<_> =
-                rendered.missing.iter().take(3).map(ToString::to_string).collect();
+            let mut missing: Vec<_> = rendered.missing.iter().map(ToString::to_string).collect();
+            missing.dedup();
+            missing.truncate(3);
             let (name, what) = (name.to_owned(), missing.join(", "));
             return Err(RenderError::Missing { name, what });
         }

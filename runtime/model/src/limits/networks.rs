@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+/// Longest name of a host that Linux has, bytes.
+pub const HOSTNAME_BYTES_MAX: usize = 64;
 /// Most volumes of one group: each is a name that people wrote.
 pub const VOLUMES_MAX: usize = 64;
 /// Most mounts of volumes of one task: each is a mount of the kernel, or an open directory.

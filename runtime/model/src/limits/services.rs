@@ -61,3 +61,6 @@ pub const HEALTH_REASON_BYTES_MAX: usize = 512;
 pub const HEALTH_TEXT_BYTES_MAX: usize = 2 * 1024;
 /// Longest name of a service: that of a label in a domain name.
 pub const SERVICE_NAME_BYTES_MAX: usize = 63;
+/// How long a new agent waits for the services of allocations that it restores before it looks at templates
+/// of tasks that run on: an allocation whose disk is in trouble lists its services late.
+pub const SERVICES_RESTORED_WALL_MAX: Duration = Duration::from_secs(30);

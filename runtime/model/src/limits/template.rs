@@ -29,3 +29,9 @@ pub const TEMPLATE_DELIMITER_BYTES_MAX: usize = 16;
 pub const TEMPLATE_WAIT_MAX: Duration = Duration::from_secs(24 * 3_600);
 /// Largest output of a change script that is kept for its event, bytes.
 pub const TEMPLATE_SCRIPT_OUTPUT_BYTES_MAX: usize = 4 * KIB as usize;
+/// How long a task waits before it runs for what its templates name and is not there yet; then it fails, and
+/// its restart policy says what comes next.
+pub const TEMPLATE_MISSING_WALL_MAX: Duration = Duration::from_secs(24 * 60 * 60);
+/// From the word that services or variables changed to the look at them: changes of many allocations that
+/// come together are one.
+pub const TEMPLATE_TOLD_PAUSE: Duration = Duration::from_millis(100);

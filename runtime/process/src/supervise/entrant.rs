@@ -179,7 +179,7 @@ fn begin(ends: EnterEnds, status: &OwnedFd) -> Result<Entrant, Refused> {
     };
     let laid = Laid::new(&plan).map_err(at("its descriptors"))?;
     if let Some(network) = &network {
-        netns::enter(network).map_err(at("the network of its allocation"))?;
+        network.join(&task).map_err(at("the network of its allocation"))?;
     }
     if let Some(setup) = &setup {
         enter::join(&task, setup).map_err(at("the task's namespaces"))?;

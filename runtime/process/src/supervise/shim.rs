@@ -144,7 +144,7 @@ fn begin(
     let Order { run, texts, ids, cgroup, streams, setup, network, with_agent } = read;
     if let Some(network) = &network {
         // With all that is forked from here.
-        netns::enter(network).map_err(at(ShimStep::Network))?;
+        network.enter().map_err(at(ShimStep::Network))?;
     }
     if with_agent {
         end_with_zygote().map_err(at(ShimStep::Session))?;

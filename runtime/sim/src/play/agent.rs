@@ -20,6 +20,7 @@ use ostler_control::held::Holds;
 use ostler_control::machine::LEAVE_WALL_MAX;
 use ostler_control::recorded::{self, Recorded};
 use ostler_control::unowned;
+use ostler_control::variables::NodeVariables;
 use ostler_control::{ControlHandle, ControlOptions};
 use ostler_device::manager::{DeviceManager, DeviceOptions};
 use ostler_health::refresh::Refresher;
@@ -114,6 +115,8 @@ impl Agent {
         let clock = Clock::given(move || of_day.time_of_day());
         let restored = restore(&world, &state, &view, clock.now()).await;
         let recorded = restored.map_err(|error| text(&error))?;
+        let kept = NodeVariables::load(state.clone(), clock.clone(), recorded.index()).await;
+        let (variables, _unread) = kept.map_err(|error| text(&error))?;
         let unowned = unowned::find(dir.join("allocs"), &recorded.recorded(), &state);
         let node = Node::new(view);
         let refresher = Refresher::new(Watcher::new(), rng.clone());
@@ -138,6 +141,7 @@ impl Agent {
             recorded_index: recorded.index(),
             holds: Holds::default(),
             services: NodeServices::default(),
+            variables,
             other_nodes: None,
             networks: Arc::new(ostler_model::network::HostNetworkOnly),
         });

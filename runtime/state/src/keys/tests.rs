@@ -31,6 +31,10 @@ fn ended(job: &str, group: &str, block: u32) -> Key {
     Key::EndedPlaces(Box::new(EndedBlock { job, group, block }))
 }
 
+fn variable(namespace: &str, path: &str) -> Key {
+    Key::Variable(Box::new(VarKey::new(namespace, path).unwrap()))
+}
+
 fn any_key() -> impl Strategy<Value = Key> {
     prop_oneof![
         Just(Key::Meta(MetaItem::SchemaVersion)),
@@ -51,6 +55,10 @@ fn any_key() -> impl Strategy<Value = Key> {
         any_job().prop_map(Key::Job),
         any_job().prop_map(Key::JobVersions),
         any_job().prop_map(Key::JobDeployments),
+        ("[a-z0-9-]{1,3}", "[a-z/_~-]{1,6}|nomad/jobs/[a-z]{1,2}")
+            .prop_filter_map("reserved", |(namespace, path)| VarKey::new(&namespace, path).ok())
+            .prop_map(|key| Key::Variable(Box::new(key))),
+        Just(Key::VariablesIndex),
         (any_job(), any_task(), any::<u32>()).prop_map(|(job, group, block)| ended(
             job.as_str(),
             group.as_str(),
@@ -74,6 +82,10 @@ fn every_key() -> Vec<Key> {
         Key::Job(JobId::new("web").unwrap()),
         Key::JobVersions(JobId::new("web").unwrap()),
         Key::JobDeployments(JobId::new("web").unwrap()),
+        variable("default", "web"),
+        variable("default", "web/a"),
+        variable("defaul", "t/web"),
+        Key::VariablesIndex,
         ended("web", "web", 0),
         ended("web", "web", 1),
         ended("web", "we", 0),
@@ -110,6 +122,7 @@ fn belongs(prefix: &Prefix, key: &Key) -> bool {
         Prefix::Managers => matches!(key, Key::DriverManager | Key::DeviceManager),
         Prefix::Jobs => matches!(key, Key::Job(_)) || beside(key).is_some(),
         Prefix::BesideJob(job) => beside(key) == Some(job),
+        Prefix::Variables => matches!(key, Key::Variable(_) | Key::VariablesIndex),
     }
 }
 
@@ -199,7 +212,7 @@ proptest! {
 
     #[test]
     fn any_bytes_are_refused_or_are_the_bytes_of_the_key_they_parse_to(
-        area in prop::sample::select(vec![0x01u8, 0x10, 0x20, 0x30, 0x40, 0x50, 0x60, 0x99]),
+        area in prop::sample::select(vec![0x01u8, 0x10, 0x20, 0x30, 0x40, 0x50, 0x60, 0x70, 0x99]),
         rest in prop::collection::vec(any::<u8>(), 0..40),
     ) {
         let mut bytes = vec![area];
@@ -233,6 +246,8 @@ fn bytes_on_disk_do_not_change_unnoticed() {
     expected.extend(b"\x80web\x00\x01");
     assert_eq!(key.encode(), expected);
     assert_eq!(Key::Job(JobId::new("web").unwrap()).encode(), b"\x60web");
+    assert_eq!(variable("default", "nomad/jobs").encode(), b"\x70default\x00nomad/jobs");
+    assert_eq!(Key::VariablesIndex.encode(), b"\x70\x00\x01");
     assert_eq!(ended("web", "g", 258).encode(), b"\x60web\x00g\x00\x00\x00\x01\x02");
 }
 
@@ -246,6 +261,11 @@ fn unknown_parts_and_short_keys_are_refused() {
     assert_eq!(Key::parse(&[0x30, 0xff]), Err(KeyError::NotUtf8));
     assert!(matches!(Key::parse(&[0x60]), Err(KeyError::Name(_))));
     assert_eq!(Key::parse(&[0x60, 0xff]), Err(KeyError::NotUtf8));
+    assert_eq!(Key::parse(b"\x70default"), Err(KeyError::Length));
+    assert_eq!(Key::parse(b"\x70\x00\x02"), Err(KeyError::Unknown { tag: 2 }));
+    for bad in [b"\x70default\x00".as_slice(), b"\x70default\x00a b", b"\x70a_b\x00a"] {
+        assert!(matches!(Key::parse(bad), Err(KeyError::Variable(_))), "{bad:?}");
+    }
     for half in [
         b"\x60web\x00".as_slice(),
         b"\x60web\x00g\x00\x00\x00\x01",
@@ -269,7 +289,7 @@ fn no_two_keys_share_bytes_text_or_number() {
     kinds.sort_unstable();
     kinds.dedup();
     // The first eight are in files of agents out there; none is skipped or used twice.
-    assert_eq!(kinds, (1..=19).collect::<Vec<u8>>());
+    assert_eq!(kinds, (1..=21).collect::<Vec<u8>>());
 }
 
 #[test]
@@ -294,6 +314,8 @@ fn the_numbers_of_the_records_do_not_change() {
         (Kind::NodeBoot, 17),
         (Kind::JobVersions, 18),
         (Kind::JobDeployments, 19),
+        (Kind::Variable, 20),
+        (Kind::VariablesIndex, 21),
     ];
     for (kind, number) in numbers {
         assert_eq!(kind as u8, number, "{kind:?}");
@@ -307,6 +329,7 @@ fn a_prefix_of_an_id_or_an_unknown_text_is_read_from_a_wider_group() {
     assert_eq!(Prefix::around("allocation/0000"), Prefix::Allocs);
     assert_eq!(Prefix::around("plugin/e"), Prefix::Plugins);
     assert_eq!(Prefix::around("job/w"), Prefix::Jobs);
+    assert_eq!(Prefix::around("variable/default/n"), Prefix::Variables);
     assert_eq!(Prefix::around("all"), Prefix::All);
 }
 
@@ -315,7 +338,9 @@ fn a_text_that_names_no_record_is_refused_with_the_text() {
     let plugins = ["plugin", "plugin/a/b", "plugin/"];
     let jobs = ["job", "job/a/b", "job/", "job/a/ended/g", "job/a/ended/g/01", "job/a/ended/g/x"];
     let rest = ["", "meta", "meta/x", "allocation/", "allocation/7/state"];
-    for text in plugins.into_iter().chain(jobs).chain(rest) {
+    let variables =
+        ["variable", "variable/", "variable/x", "variable//a", "variable/default/nomad"];
+    for text in plugins.into_iter().chain(jobs).chain(rest).chain(variables) {
         assert!(text.parse::<Key>().is_err(), "{text}");
     }
     let id = AllocId::new(Uuid::from_u128(7));

@@ -12,16 +12,18 @@
 //!                                         job/ID/ended/GROUP/BLOCK
 //!                                         job/ID/versions
 //!                                         job/ID/deployments
+//! variable/index                          variable/NAMESPACE/PATH
 //! ```
 //!
 //! Names hold no slash, so the parts are never ambiguous; in the id of a job one is written `%2F`, and
-//! `%25` is a per cent sign.
+//! `%25` is a per cent sign. The path of a variable is all that follows its namespace.
 
 use std::fmt;
 use std::str::FromStr;
 
 use super::{EndedBlock, Key, MetaItem, Prefix};
 use ostler_model::ids::{AllocId, GroupName, JobId, NameError, PluginName, TaskName};
+use ostler_model::vars::{VarKey, VarPathError};
 
 /// Why a text is not a key.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -35,6 +37,9 @@ pub enum KeyTextError {
     /// The id or the name in it cannot be one.
     #[error("no record is called so")]
     Name(#[source] NameError),
+    /// No variable can have this path or namespace.
+    #[error("no record is called so")]
+    Variable(#[source] VarPathError),
 }
 
 impl fmt::Display for Key {
@@ -61,6 +66,8 @@ impl fmt::Display for Key {
             Self::EndedPlaces(of) => {
                 write!(f, "job/{}/ended/{}/{}", escaped(&of.job), of.group, of.block)
             }
+            Self::Variable(of) => write!(f, "variable/{}/{}", of.namespace, of.path),
+            Self::VariablesIndex => f.write_str("variable/index"),
         }
     }
 }
@@ -69,6 +76,13 @@ impl FromStr for Key {
     type Err = KeyTextError;
 
     fn from_str(text: &str) -> Result<Self, KeyTextError> {
+        // A path has any number of parts.
+        if let Some((namespace, path)) =
+            text.strip_prefix("variable/").and_then(|rest| rest.split_once('/'))
+        {
+            let key = VarKey::new(namespace, path).map_err(KeyTextError::Variable)?;
+            return Ok(Self::Variable(Box::new(key)));
+        }
         // One more than any key has, so that a key with something after it is none.
         let parts: Vec<&str> = text.splitn(6, '/').collect();
         match parts.as_slice() {
@@ -93,6 +107,7 @@ impl FromStr for Key {
             ["node", "boot"] => Ok(Self::NodeBoot),
             ["manager", "driver"] => Ok(Self::DriverManager),
             ["manager", "device"] => Ok(Self::DeviceManager),
+            ["variable", "index"] => Ok(Self::VariablesIndex),
             ["job", id] => job(id).map(Self::Job),
             ["job", id, "versions"] => job(id).map(Self::JobVersions),
             ["job", id, "deployments"] => job(id).map(Self::JobDeployments),
@@ -118,6 +133,7 @@ impl Prefix {
             "node" => Self::Node,
             "manager" => Self::Managers,
             "job" => Self::Jobs,
+            "variable" => Self::Variables,
             _ => Self::All,
         }
     }

@@ -58,6 +58,7 @@ fn count(count: usize) -> Value {
 fn len(_run: &mut Run<'_>, arguments: &[Value]) -> Result<Value, TemplateProblem> {
     match argument(arguments, 0) {
         Value::Text(text) => Ok(count(text.len())),
+        Value::Told(told) => Ok(count(told.text().len())),
         Value::List(list) => Ok(count(list.items().len())),
         Value::Map(map) if map.kind() != MapKind::Record => Ok(count(map.entries().len())),
         other => Err(TemplateProblem::Value(format!("{} has no length", other.what()))),

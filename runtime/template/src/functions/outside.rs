@@ -27,16 +27,22 @@ pub(super) const ALL: &[Row] = &[
     ("nomadService", 1, Some(3), service),
     ("nomadServices", 0, Some(0), |run, _| asked(run, Dependency::Services, empty_list)),
     ("nomadVar", 1, Some(1), |run, a| {
-        let path = string(a, 0)?.to_owned();
+        let path = path(a)?;
+        if path.is_empty() {
+            return Value::map(BTreeMap::new());
+        }
         asked(run, Dependency::Variable { path, required: true }, || Value::map(BTreeMap::new()))
     }),
     ("nomadVarExists", 1, Some(1), |run, a| {
-        let path = string(a, 0)?.to_owned();
+        let path = path(a)?;
+        if path.is_empty() {
+            return Ok(Value::Bool(false));
+        }
         let found = run.ask(Dependency::Variable { path, required: false })?;
         Ok(Value::Bool(found.is_some_and(|value| !value.is_nothing())))
     }),
-    ("nomadVarList", 0, Some(1), variables),
-    ("nomadVarListSafe", 0, Some(1), variables),
+    ("nomadVarList", 0, Some(1), |run, a| variables(run, a, false)),
+    ("nomadVarListSafe", 0, Some(1), |run, a| variables(run, a, true)),
     ("scratch", 0, Some(0), |_, _| Ok(Value::Scratch)),
     ("executeTemplate", 1, Some(2), |run, a| {
         let made = run.execute(string(a, 0)?, argument(a, 1).clone())?;
@@ -97,7 +103,17 @@ fn service(run: &mut Run<'_>, arguments: &[Value]) -> Result<Value, TemplateProb
     asked(run, what, empty_list)
 }
 
-fn variables(run: &mut Run<'_>, arguments: &[Value]) -> Result<Value, TemplateProblem> {
+/// The path of a variable, without slashes around it.
+fn path(arguments: &[Value]) -> Result<String, TemplateProblem> {
+    Ok(string(arguments, 0)?.trim().trim_matches('/').to_owned())
+}
+
+fn variables(
+    run: &mut Run<'_>,
+    arguments: &[Value],
+    required: bool,
+) -> Result<Value, TemplateProblem> {
     let prefix = if arguments.is_empty() { "" } else { string(arguments, 0)? };
-    asked(run, Dependency::Variables(prefix.to_owned()), empty_list)
+    let prefix = prefix.trim().trim_start_matches('/').to_owned();
+    asked(run, Dependency::Variables { prefix, required }, empty_list)
 }

@@ -43,6 +43,7 @@ fn item(value: &Value, style: Style, depth: usize, out: &mut Sink) -> Result<(),
         Value::Uint(number) => out.push(number.to_string()),
         Value::Float(number) => out.push(float(*number)?),
         Value::Text(text) => string(&lossy(text), style, out),
+        Value::Told(told) => item(told.data(), style, depth, out),
         Value::List(list) => {
             let items = list.items();
             out.push("[")?;

@@ -13,14 +13,24 @@ pub(crate) fn write(value: &Value, out: &mut Sink) -> Result<(), TemplateProblem
     }
 }
 
+/// A value that is not what it is as data.
+fn as_data(value: &Value) -> &Value {
+    match value {
+        Value::Told(told) => told.data(),
+        other => other,
+    }
+}
+
 fn is_table(value: &Value) -> bool {
+    let value = as_data(value);
     matches!(value, Value::Map(_)) || is_tables(value)
 }
 
 /// A list of nothing but tables.
 fn is_tables(value: &Value) -> bool {
     let Value::List(list) = value else { return false };
-    !list.items().is_empty() && list.items().iter().all(|item| matches!(item, Value::Map(_)))
+    let is_map = |item| matches!(as_data(item), Value::Map(_));
+    !list.items().is_empty() && list.items().iter().all(is_map)
 }
 
 fn table(map: &Map, path: &[&str], out: &mut Sink) -> Result<(), TemplateProblem> {
@@ -37,14 +47,14 @@ fn table(map: &Map, path: &[&str], out: &mut Sink) -> Result<(), TemplateProblem
     for (key, value) in map.entries().iter().filter(|(_, value)| is_table(value)) {
         let mut path = path.to_vec();
         path.push(key);
-        match value {
+        match as_data(value) {
             Value::Map(inner) => {
                 header(&path, ("[", "]"), out)?;
                 table(inner, &path, out)?;
             }
             Value::List(list) => {
                 for item in list.items() {
-                    let Value::Map(inner) = item else { continue };
+                    let Value::Map(inner) = as_data(item) else { continue };
                     header(&path, ("[[", "]]"), out)?;
                     table(inner, &path, out)?;
                 }
@@ -96,7 +106,7 @@ fn quoted(text: &str, out: &mut Sink) -> Result<(), TemplateProblem> {
 }
 
 fn simple(value: &Value, out: &mut Sink) -> Result<(), TemplateProblem> {
-    match value {
+    match as_data(value) {
         Value::Bool(value) => out.push(if *value { "true" } else { "false" }),
         Value::Int(number) => out.push(number.to_string()),
         Value::Uint(number) => out.push(number.to_string()),

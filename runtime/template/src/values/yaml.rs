@@ -16,6 +16,7 @@ pub(crate) fn write(value: &Value, out: &mut Sink) -> Result<(), TemplateProblem
 /// A value that begins here; what follows on other lines is `depth` levels deep.
 fn block(value: &Value, depth: usize, inline: bool, out: &mut Sink) -> Result<(), TemplateProblem> {
     match value {
+        Value::Told(told) => block(told.data(), depth, inline, out),
         Value::Map(map) if !map.entries().is_empty() => {
             let mut entries: Vec<_> = map.entries().iter().collect();
             entries.sort_by(|(left, _), (right, _)| natural(left, right));
@@ -23,6 +24,10 @@ fn block(value: &Value, depth: usize, inline: bool, out: &mut Sink) -> Result<()
                 start(index == 0 && inline, depth, out)?;
                 text(key, depth, out)?;
                 out.push(":")?;
+                let value = match value {
+                    Value::Told(told) => told.data(),
+                    other => other,
+                };
                 match value {
                     Value::Map(inner) if !inner.entries().is_empty() => {
                         out.push("\n")?;

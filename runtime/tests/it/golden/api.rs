@@ -56,7 +56,7 @@ fn route(path: &str) -> &'static str {
 
 /// `/v1/job/{id}/plan` is kept in `job.id.plan.txt`.
 fn file(route: &str) -> String {
-    route.trim_start_matches("/v1/").replace('/', ".").replace(['{', '}'], "") + ".txt"
+    route.trim_start_matches("/v1/").replace('/', ".").replace(['{', '}', '*'], "") + ".txt"
 }
 
 #[test]
@@ -154,6 +154,24 @@ async fn of_the_node(api: &mut Recorder, node: &str) {
     api.put("/v1/ostler/plugin/pci/record", Value::Null).await;
     api.put("/v1/ostler/plugin/pci/upgrade", json!({ "file": "relative.wasm" })).await;
     api.gets(&["/v1/nothing", "/v1/system/gc"]).await;
+    variables(api).await;
+}
+
+/// A variable that comes, changes and goes, and what cannot be done with one.
+async fn variables(api: &mut Recorder) {
+    let items = |text: &str| json!({ "Items": { "name": text } });
+    api.gets(&["/v1/vars", "/v1/var/web"]).await;
+    api.put("/v1/var/web?cas=0", items("one")).await;
+    api.put("/v1/var/web?cas=0", items("two")).await;
+    api.put("/v1/var/none?cas=7", items("two")).await;
+    api.put("/v1/var/web", items("two")).await;
+    api.put("/v1/var/web", json!({ "Items": { "name": 7 } })).await;
+    api.put("/v1/var/web?lock-acquire", items("two")).await;
+    api.put("/v1/var/a.b", items("two")).await;
+    api.put("/v1/var/nomad", items("two")).await;
+    api.gets(&["/v1/vars", "/v1/vars?prefix=x", "/v1/vars?namespace=other", "/v1/var/web"]).await;
+    api.ask("DELETE", "/v1/var/web?cas=7", Value::Null).await;
+    api.ask("DELETE", "/v1/var/web", Value::Null).await;
 }
 
 /// Everything that is asked about a job, right and wrong; the job runs afterwards.

@@ -1,7 +1,9 @@
 //! Makes the network that an allocation has of its own, and takes it away when nothing of it runs any more.
 
 use super::{AllocHook, AllocScope, HookFailure, HookResult, News};
-use ostler_model::network::NetworkError;
+use crate::task::env::TaskEnv;
+use ostler_model::causes;
+use ostler_model::network::{AllocNetwork, NetworkError, is_hostname};
 use ostler_state::Key;
 
 pub(super) struct NetworkHook;
@@ -15,7 +17,8 @@ impl AllocHook for NetworkHook {
     fn prerun<'a>(&'a self, scope: &'a AllocScope) -> HookResult<'a> {
         Box::pin(async move {
             let made = scope.networks.set_up(&scope.allocation).await.map_err(failure)?;
-            let Some(made) = made else { return Ok(()) };
+            let Some(mut made) = made else { return Ok(()) };
+            made.hostname = hostname(scope, &made)?;
             let status = made.status.clone();
             // For people who look into the state: what counts is what keeps the network.
             let key = Key::NetworkStatus(scope.allocation.id);
@@ -38,6 +41,22 @@ impl AllocHook for NetworkHook {
     /// What could not be taken away before.
     fn destroy<'a>(&'a self, scope: &'a AllocScope) -> HookResult<'a> {
         self.postrun(scope)
+    }
+}
+
+/// The name with its variables replaced.
+fn hostname(scope: &AllocScope, network: &AllocNetwork) -> Result<Option<String>, HookFailure> {
+    let alloc = &scope.allocation;
+    let asked = alloc.task_group().and_then(|group| group.network.as_ref()?.hostname.as_ref());
+    let Some(asked) = asked else { return Ok(None) };
+    let wrong =
+        |why: String| HookFailure { text: format!("hostname {asked:?}: {why}"), node: false };
+    let env = TaskEnv::of_group(alloc, &scope.node, Some(network));
+    let env = env.map_err(|error| wrong(causes::chain(&error)))?;
+    let name = env.interpolate(asked).map_err(|error| wrong(causes::chain(&error)))?;
+    match is_hostname(&name) {
+        true => Ok(Some(name)),
+        false => Err(wrong(format!("{name:?} is no name of a host"))),
     }
 }
 

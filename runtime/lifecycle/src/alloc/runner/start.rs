@@ -28,6 +28,7 @@ use ostler_model::job::{Lifecycle, LifecycleHook, TaskGroup};
 use ostler_model::limits::RUNNER_QUEUE_MAX;
 use ostler_model::ports::Adoption;
 use ostler_model::task::{TaskState, TaskStatus, Workload};
+use ostler_model::template::TaskTemplate;
 
 /// Start the owner of a new allocation with these hooks.
 ///
@@ -232,12 +233,17 @@ impl Members {
                 rng: config.rng.clone(),
                 kill_timeout_max: config.kill_timeout_max,
                 secrets_in_memory: config.secrets_in_memory,
+                services: Arc::new(config.services.clone()),
+                variables: Arc::clone(&config.variables),
                 hooks: hooks.to_vec(),
                 artifacts: config.artifacts.clone(),
                 fetched: Fetched::default(),
                 logs: slot,
                 made,
-                at_once: at_once && task.lifecycle.is_none() && task.artifacts.is_empty(),
+                at_once: at_once
+                    && task.lifecycle.is_none()
+                    && task.artifacts.is_empty()
+                    && !task.templates.iter().any(TaskTemplate::may_wait),
                 restartable: true,
                 network: network.clone(),
             };

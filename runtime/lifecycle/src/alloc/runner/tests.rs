@@ -64,6 +64,7 @@ use ostler_model::rng::Rng;
 use ostler_model::task::TaskStatus;
 use ostler_model::time::Timestamp;
 use ostler_testing::fake_driver::FakeNode;
+use ostler_testing::fake_variables::FakeVariables;
 use ostler_testing::fixtures;
 
 pub(super) const SECOND: Duration = Duration::from_secs(1);
@@ -79,6 +80,7 @@ pub(super) struct Bench {
     pub alloc_hooks: Vec<Arc<dyn AllocHook>>,
     pub task_hooks: Vec<Arc<dyn TaskHook>>,
     pub services: NodeServices,
+    pub variables: FakeVariables,
 }
 
 impl Bench {
@@ -92,6 +94,7 @@ impl Bench {
             alloc_hooks: alloc_hooks::standard(),
             task_hooks: crate::task::hooks::standard(),
             services: NodeServices::new(10),
+            variables: FakeVariables::default(),
         }
     }
 
@@ -124,6 +127,7 @@ impl Bench {
                 self.clock.clone(),
             ),
             services: self.services.clone(),
+            variables: Arc::new(self.variables.clone()),
             host_ip: Arc::from("127.0.0.1"),
             other_nodes: None,
             networks: Arc::new(ostler_model::network::HostNetworkOnly),

@@ -1,12 +1,16 @@
 //! Renders the task's templates into its directories. Of a run that goes on nothing is touched: its files
 //! are looked at while it runs ([`crate::task::templates::follow`]).
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::{HookError, Preparation, TaskHook, config};
-use crate::task::TaskScope;
+use crate::task::templates::sources::Sources;
 use crate::task::templates::{RenderError, Rendering, Templates};
-use ostler_model::clock;
+use crate::task::{TaskScope, events};
+use ostler_model::clock::{self, Stopwatch};
+use ostler_model::limits::{HOOK_WALL_MAX, TEMPLATE_MISSING_WALL_MAX, TEMPLATE_TOLD_PAUSE};
 use ostler_model::ports::{BoxFuture, FsIsolation};
 use ostler_model::template::ChangeMode;
 
@@ -15,6 +19,10 @@ pub(super) struct TemplateHook;
 impl TaskHook for TemplateHook {
     fn name(&self) -> &'static str {
         "template"
+    }
+
+    fn wall(&self) -> Duration {
+        TEMPLATE_MISSING_WALL_MAX + 2 * HOOK_WALL_MAX
     }
 
     fn prestart<'a>(
@@ -31,14 +39,45 @@ impl TaskHook for TemplateHook {
                 preparation.templates = Some(Arc::new(Templates::of_earlier_agent(rendering)));
                 return Ok(());
             }
-            let now = scope.clock.now();
-            let rendered = clock::blocking(move || Templates::render(rendering, now)).await;
-            let (templates, env) = rendered.map_err(HookError::passing)?.map_err(failed)?;
+            if scope.task.templates.iter().any(|template| template.may_call("nomadService")) {
+                rendering.sources.restored().await;
+            }
+            let (templates, env) = rendered(scope, preparation, rendering).await?;
             // Most have nothing that could change: nothing of them is kept.
             preparation.templates = Some(templates).filter(Templates::may_change).map(Arc::new);
             preparation.template_env = env;
             Ok(())
         })
+    }
+}
+
+/// Render them; what is not there yet is waited for, and that is said.
+async fn rendered(
+    scope: &TaskScope,
+    preparation: &Preparation,
+    rendering: Rendering,
+) -> Result<(Templates, BTreeMap<String, String>), HookError> {
+    let (began, mut said) = (Stopwatch::start(), None);
+    loop {
+        // Before they are rendered: what comes meanwhile ends the wait below.
+        let since = rendering.sources.indexes();
+        let (again, now) = (rendering.clone(), scope.clock.now());
+        let rendered = clock::blocking(move || Templates::render(again, now));
+        let rendered = clock::timeout(HOOK_WALL_MAX, rendered).await;
+        let rendered = rendered.ok_or(HookError::TimedOut { hook: "template" })?;
+        let missing = match rendered.map_err(HookError::passing)? {
+            Err(error @ RenderError::Missing { .. }) => error,
+            result => return result.map_err(failed),
+        };
+        let text = missing.to_string();
+        if said.as_ref() != Some(&text) {
+            preparation.say(events::template_trouble(scope.clock.now(), &text));
+            said = Some(text);
+        }
+        let left = TEMPLATE_MISSING_WALL_MAX.saturating_sub(began.elapsed());
+        let changed = clock::timeout(left, rendering.sources.any_changed(since)).await;
+        changed.ok_or_else(|| failed(missing))?;
+        clock::sleep(TEMPLATE_TOLD_PAUSE).await;
     }
 }
 
@@ -67,6 +106,7 @@ fn rendering(scope: &TaskScope, preparation: &Preparation) -> Result<Rendering, 
         alloc: scope.allocation.id,
         env: config::environment(scope, preparation)?,
         dirs: config::dirs(preparation)?,
+        sources: Sources::of(scope),
         isolated: capabilities.fs_isolation != FsIsolation::None,
     })
 }

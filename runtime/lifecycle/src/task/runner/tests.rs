@@ -131,6 +131,8 @@ impl Bench {
             rng: self.rng.clone(),
             kill_timeout_max: ostler_model::limits::KILL_TIMEOUT_MAX,
             secrets_in_memory: false,
+            services: Arc::new(crate::services::NodeServices::default()),
+            variables: Arc::new(ostler_testing::fake_variables::FakeVariables::default()),
             hooks: hooks::standard(),
             artifacts: None,
             fetched: Default::default(),

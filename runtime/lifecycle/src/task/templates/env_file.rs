@@ -16,6 +16,17 @@ pub(super) struct EnvFileError {
     problem: String,
 }
 
+impl EnvFileError {
+    /// Where the mistake is, and nothing of what stands there.
+    pub(super) fn without_text(&self) -> String {
+        format!(
+            "line {} of the environment is no NAME=value; what is in it is not shown, because the template \
+             reads variables",
+            self.line
+        )
+    }
+}
+
 /// The variables of a file; of a name given twice, the last.
 pub(super) fn read(bytes: &[u8]) -> Result<BTreeMap<String, String>, EnvFileError> {
     let wrong = |line: usize, problem: String| EnvFileError { line: line + 1, problem };

@@ -6,7 +6,8 @@
 //!   │                                            splay ◄─────────┘
 //!   └── noop, signal, script ◄── told ◄── the strongest of ──────┴─► restart: the next run renders again
 //! ```
-//! A template that cannot be rendered again leaves its file as it is; that is said once.
+//! Services and variables tell when they change; files are looked at. A template that cannot be rendered
+//! again leaves its file as it is; that is said once.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -16,6 +17,7 @@ use tokio::io::{AsyncRead, AsyncReadExt as _};
 
 use xxhash_rust::xxh3::xxh3_128;
 
+use super::outside::Seen;
 use super::place::Sandbox;
 use super::{Known, Made, RenderError, Templates, disk};
 use crate::task::TaskScope;
@@ -26,10 +28,12 @@ use ostler_model::clock;
 use ostler_model::event::TaskEvent;
 use ostler_model::limits::{
     TEMPLATE_LOOK_INTERVAL, TEMPLATE_OUTPUT_BYTES_MAX, TEMPLATE_SCRIPT_OUTPUT_BYTES_MAX,
+    TEMPLATE_TOLD_PAUSE,
 };
 use ostler_model::session::{ExecCommand, ExecSession};
 use ostler_model::template::{ChangeMode, ChangeScript, TaskTemplate};
 use ostler_model::time::Timestamp;
+use ostler_template::Dependency;
 
 /// What a change came to.
 #[derive(Debug, Default)]
@@ -62,11 +66,18 @@ pub(super) struct Round {
 }
 
 impl Templates {
-    /// Did a file that they read change?
-    pub(super) fn files_changed(&self) -> bool {
+    /// Did anything that they read change?
+    pub(super) fn anything_changed(&self) -> bool {
         let Ok(sandbox) = self.rendering.sandbox() else { return false };
-        let known = self.known();
-        known.stamps.iter().any(|(path, stamp)| sandbox.stamp(path) != *stamp)
+        let (known, sources) = (self.known(), &self.rendering.sources);
+        known.seen.iter().any(|(what, seen)| Seen::now(what, &sandbox, sources) != *seen)
+    }
+
+    /// How all that they read is now.
+    fn all_seen(&self) -> Option<Vec<Seen>> {
+        let sandbox = self.rendering.sandbox().ok()?;
+        let (known, sources) = (self.known(), &self.rendering.sources);
+        Some(known.seen.keys().map(|what| Seen::now(what, &sandbox, sources)).collect())
     }
 
     /// Were those of an earlier agent looked at?
@@ -90,12 +101,12 @@ impl Templates {
     fn all_again(&self, sandbox: &Sandbox, known: &mut Known, now: Timestamp) -> Round {
         let mut round = Round::default();
         // As they are now: what fails is tried again when something changes.
-        let paths = known.stamps.keys().cloned();
-        let mut stamps: BTreeMap<_, _> =
-            paths.map(|path| (sandbox.stamp(&path), path)).map(|(a, b)| (b, a)).collect();
+        let sources = &self.rendering.sources;
+        let now_seen = |what: &Dependency| (what.clone(), Seen::now(what, sandbox, sources));
+        let mut seen: BTreeMap<_, _> = known.seen.keys().map(now_seen).collect();
         for (index, template) in self.rendering.task.templates.iter().enumerate() {
             let made = known.files.get(&index);
-            match self.one_again(sandbox, template, made, now, &mut stamps) {
+            match self.one_again(sandbox, template, made, now, &mut seen) {
                 Ok(None) => {}
                 Ok(Some((made, changed))) => {
                     known.files.insert(index, made);
@@ -108,7 +119,7 @@ impl Templates {
                 }
             }
         }
-        known.stamps = stamps;
+        known.seen = seen;
         round
     }
 
@@ -119,7 +130,7 @@ impl Templates {
         template: &TaskTemplate,
         made: Option<&Made>,
         now: Timestamp,
-        stamps: &mut BTreeMap<String, Option<disk::Stamp>>,
+        seen: &mut BTreeMap<Dependency, Seen>,
     ) -> Result<Option<(Made, bool)>, RenderError> {
         let made = made.filter(|made| made.output.is_some());
         if made.is_some_and(|made| made.used.is_empty()) {
@@ -136,13 +147,13 @@ impl Templates {
             }
         };
         // As of then: the time alone changes nothing.
-        let then = self.rendering.one(sandbox, template, &name, at, stamps)?;
+        let then = self.rendering.one(sandbox, template, &name, at, seen)?;
         let fixed = made.is_none() && then.used.is_empty();
         let then = Made::of(then, at);
         if fixed || before == then.output {
             return Ok(Some((then, false)));
         }
-        let rendered = self.rendering.one(sandbox, template, &name, now, stamps)?;
+        let rendered = self.rendering.one(sandbox, template, &name, now, seen)?;
         self.rendering.write(sandbox, template, &name, &rendered.output, now)?;
         Ok(Some((Made::of(rendered, now), true)))
     }
@@ -168,6 +179,9 @@ pub async fn follow(
         if templates.looked_at() {
             changed(&templates).await;
             settled(&templates).await;
+        } else {
+            // What they read of services is not there before those that run on are.
+            templates.rendering.sources.restored().await;
         }
         let (again, now) = (Arc::clone(&templates), scope.clock.now());
         let round = clock::blocking(move || again.again(now)).await.unwrap_or_default();
@@ -185,13 +199,19 @@ pub async fn follow(
     }
 }
 
-/// Wait until a file that they read is another one.
+/// Wait until something that they read is another one.
 async fn changed(templates: &Arc<Templates>) {
+    let (sources, asks) = (&templates.rendering.sources, templates.asks());
     loop {
-        clock::sleep(TEMPLATE_LOOK_INTERVAL).await;
+        // Before the look: what changes meanwhile ends the wait below.
+        let since = sources.indexes();
         let look = Arc::clone(templates);
-        if clock::blocking(move || look.files_changed()).await.unwrap_or(false) {
+        if clock::blocking(move || look.anything_changed()).await.unwrap_or(false) {
             return;
+        }
+        tokio::select! {
+            () = sources.changed(since, asks) => clock::sleep(TEMPLATE_TOLD_PAUSE).await,
+            () = clock::sleep(TEMPLATE_LOOK_INTERVAL), if asks.files => {}
         }
     }
 }
@@ -200,18 +220,14 @@ async fn changed(templates: &Arc<Templates>) {
 async fn settled(templates: &Arc<Templates>) {
     let (min, max) = templates.quiet();
     let waited = clock::Stopwatch::start();
-    let stamps = |templates: &Arc<Templates>| {
+    let seen = |templates: &Arc<Templates>| {
         let look = Arc::clone(templates);
-        clock::blocking(move || {
-            let sandbox = look.rendering.sandbox().ok()?;
-            let known = look.known();
-            Some(known.stamps.keys().map(|path| sandbox.stamp(path)).collect::<Vec<_>>())
-        })
+        clock::blocking(move || look.all_seen())
     };
-    let mut before = stamps(templates).await;
+    let mut before = seen(templates).await;
     while !min.is_zero() && waited.elapsed() < max {
         clock::sleep(min.min(max.saturating_sub(waited.elapsed()))).await;
-        let now = stamps(templates).await;
+        let now = seen(templates).await;
         if now.as_ref().ok() == before.as_ref().ok() {
             return;
         }

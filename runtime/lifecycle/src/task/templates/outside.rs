@@ -1,4 +1,4 @@
-//! What a template sees of the world: the task's environment and its files.
+//! What a template sees of the world: the task's environment, its files, and what it may ask of the node.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -9,24 +9,50 @@ use ostler_template::{Dependency, Outside, OutsideAnswer, Value};
 
 use super::disk::Stamp;
 use super::place::Sandbox;
+use super::sources::Sources;
 use crate::task::env::TaskEnv;
+
+/// How something that a template read was, just before.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Seen {
+    /// A file; absent: there was none.
+    File(Option<Stamp>),
+    /// What else it asked for.
+    Told(u128),
+}
+
+impl Seen {
+    /// How it is now.
+    pub(super) fn now(what: &Dependency, sandbox: &Sandbox, sources: &Sources) -> Self {
+        match what {
+            Dependency::File(path) => Self::File(sandbox.stamp(path)),
+            other => Self::Told(sources.seen(other)),
+        }
+    }
+}
 
 /// The world of one render.
 pub(super) struct TaskOutside<'a> {
     sandbox: &'a Sandbox,
     env: &'a TaskEnv,
+    sources: &'a Sources,
     now: Timestamp,
-    /// Files that were read, as they were just before.
-    stamps: RefCell<BTreeMap<String, Option<Stamp>>>,
+    /// What was read, as it was just before.
+    seen: RefCell<BTreeMap<Dependency, Seen>>,
 }
 
 impl<'a> TaskOutside<'a> {
-    pub(super) fn new(sandbox: &'a Sandbox, env: &'a TaskEnv, now: Timestamp) -> Self {
-        Self { sandbox, env, now, stamps: RefCell::default() }
+    pub(super) fn new(
+        sandbox: &'a Sandbox,
+        env: &'a TaskEnv,
+        sources: &'a Sources,
+        now: Timestamp,
+    ) -> Self {
+        Self { sandbox, env, sources, now, seen: RefCell::default() }
     }
 
-    pub(super) fn into_stamps(self) -> BTreeMap<String, Option<Stamp>> {
-        self.stamps.into_inner()
+    pub(super) fn into_seen(self) -> BTreeMap<Dependency, Seen> {
+        self.seen.into_inner()
     }
 }
 
@@ -40,20 +66,10 @@ impl Outside for TaskOutside<'_> {
     }
 
     fn ask(&self, what: &Dependency) -> OutsideAnswer {
-        let path = match what {
-            Dependency::File(path) => path,
-            Dependency::Service { .. } | Dependency::Services => {
-                return OutsideAnswer::Refused(
-                    "templates do not know the services of this node yet".into(),
-                );
-            }
-            Dependency::Variable { .. } | Dependency::Variables(_) => {
-                return OutsideAnswer::Refused("this agent keeps no variables yet".into());
-            }
-        };
         // Before it is read: a change in between is seen later, not missed.
-        let stamp = self.sandbox.stamp(path);
-        self.stamps.borrow_mut().entry(path.clone()).or_insert(stamp);
+        let seen = Seen::now(what, self.sandbox, self.sources);
+        self.seen.borrow_mut().entry(what.clone()).or_insert(seen);
+        let Dependency::File(path) = what else { return self.sources.answer(what) };
         match self.sandbox.read(path, TEMPLATE_FILE_BYTES_MAX) {
             Ok(text) => OutsideAnswer::Is(Value::text(text)),
             Err(error) => OutsideAnswer::Refused(error),

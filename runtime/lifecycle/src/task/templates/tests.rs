@@ -13,11 +13,16 @@ use std::time::Duration;
 use super::place::{Place, PlaceError, place};
 use super::*;
 use crate::alloc::dir::AllocDir;
+use crate::services::NodeServices;
 use crate::task::env::{EnvInput, NodeFacts};
+use ostler_model::ids::JobId;
 use ostler_model::job::JobKind;
 use ostler_model::ports::FsIsolation;
 use ostler_model::rng::Rng;
+use ostler_model::service::ServiceInstance;
 use ostler_model::template::ChangeMode;
+use ostler_template::OutsideAnswer;
+use ostler_testing::fake_variables::FakeVariables;
 use ostler_testing::fixtures;
 
 fn dirs() -> TaskDirs {
@@ -77,6 +82,8 @@ struct Bench {
     root: tempfile::TempDir,
     rendering: Rendering,
     dir: PathBuf,
+    services: NodeServices,
+    variables: FakeVariables,
 }
 
 impl Bench {
@@ -101,15 +108,24 @@ impl Bench {
             network: None,
         };
         let env = TaskEnv::build(&input).unwrap();
+        let (services, variables) = (NodeServices::default(), FakeVariables::default());
+        let sources = Sources::over(
+            Arc::new(services.clone()),
+            Arc::new(variables.clone()),
+            Arc::clone(&node),
+            &alloc,
+            &task.name,
+        );
         let rendering = Rendering {
             task: task.into(),
             alloc_root: root.path().to_owned(),
             alloc: alloc.id,
             env,
             dirs,
+            sources,
             isolated: false,
         };
-        Self { root, rendering, dir: paths.path }
+        Self { root, rendering, dir: paths.path, services, variables }
     }
 
     fn render(&self, at: u64) -> Result<(Templates, BTreeMap<String, String>), RenderError> {
@@ -169,7 +185,8 @@ fn what_cannot_be_rendered_is_said_with_template_line_and_column() {
         ),
         (
             template("{{ nomadVar \"a\" }}", "local/a"),
-            "template local/a:1:4: nomadVar: this agent keeps no",
+            "template local/a:1:4: nomadVar: this task may not read the variable a; it may read \
+             nomad/jobs, nomad/jobs/",
         ),
         (template("x", "/etc/a"), "template /etc/a: destination: \"/etc/a\" is outside"),
         (template("x", "${NOPE}/a"), "template ${NOPE}/a: destination: unknown variables"),
@@ -225,7 +242,7 @@ fn a_run_of_an_earlier_agent_keeps_its_files_until_something_they_read_changed()
     assert_eq!(changed, ["local/both", "local/only"]);
     assert_eq!(bench.text("local/both"), "300 two");
     assert_eq!(bench.text("local/time"), "100", "the time alone changes nothing");
-    assert!(earlier.files_changed());
+    assert!(earlier.anything_changed());
 }
 
 #[test]
@@ -235,14 +252,14 @@ fn a_template_that_cannot_be_rendered_again_leaves_its_file_and_says_so_once() {
     std::fs::write(&input, "one").unwrap();
     let (templates, _) = bench.render(1).unwrap();
     std::fs::remove_file(&input).unwrap();
-    assert!(templates.files_changed());
+    assert!(templates.anything_changed());
     let round = templates.again(Timestamp::from_nanos(2_000_000_000));
     assert!(round.trouble.unwrap().contains("local/in"), "it is said");
-    assert!(!templates.files_changed(), "not looked at again before there is something new");
+    assert!(!templates.anything_changed(), "not looked at again before there is something new");
     assert_eq!(templates.again(Timestamp::from_nanos(3_000_000_000)).trouble, None, "once");
     assert_eq!(bench.text("local/out"), "one");
     std::fs::write(&input, "two").unwrap();
-    assert!(templates.files_changed());
+    assert!(templates.anything_changed());
     assert_eq!(templates.again_at(4), ["local/out"]);
     assert_eq!(bench.text("local/out"), "two");
 }
@@ -254,4 +271,153 @@ impl Templates {
         assert_eq!(round.trouble, None);
         round.changed.into_iter().map(|template| template.destination).collect()
     }
+}
+
+/// An instance of a service of another allocation.
+fn instance(alloc: AllocId, name: &str, port: u16, tags: &[&str]) -> ServiceInstance {
+    ServiceInstance {
+        id: format!("{alloc}-{name}-{port}"),
+        name: name.to_owned(),
+        namespace: "default".to_owned(),
+        job: JobId::new("other").unwrap(),
+        alloc,
+        tags: tags.iter().map(|tag| (*tag).to_owned()).collect(),
+        meta: BTreeMap::new(),
+        address: "127.0.0.1".to_owned(),
+        port,
+        create_index: 0,
+        modify_index: 0,
+    }
+}
+
+#[test]
+fn a_variable_of_the_task_is_read_and_each_write_of_it_is_seen() {
+    let text =
+        "{{ with nomadVar \"nomad/jobs\" }}{{ .k }}{{ end }} {{ nomadVarExists \"nomad/jobs/\" }}";
+    let bench = Bench::new(vec![template(text, "local/a")]);
+    let error = bench.render(1).unwrap_err();
+    assert_eq!(error.to_string(), "template local/a waits for nomad.var(nomad/jobs)");
+    bench.variables.put("nomad/jobs", &[("k", "one")]).unwrap();
+    let (templates, _) = bench.render(1).unwrap();
+    assert_eq!(bench.text("local/a"), "one true");
+    assert!(templates.may_change() && !templates.anything_changed());
+    bench.variables.put("unrelated", &[("k", "x")]).unwrap();
+    assert!(!templates.anything_changed(), "another variable is nothing to it");
+    bench.variables.put("nomad/jobs", &[("k", "two")]).unwrap();
+    assert!(templates.anything_changed());
+    assert_eq!(templates.again_at(2), ["local/a"]);
+    assert_eq!(bench.text("local/a"), "two true");
+    bench.variables.put("nomad/jobs", &[("k", "two")]).unwrap();
+    assert!(templates.anything_changed(), "it was written again");
+    assert!(templates.again_at(3).is_empty(), "and reads the same");
+    bench.variables.remove("nomad/jobs").unwrap();
+    let round = templates.again(Timestamp::from_nanos(4_000_000_000));
+    assert!(round.trouble.unwrap().contains("waits for nomad.var(nomad/jobs)"));
+    assert_eq!(bench.text("local/a"), "two true", "the file stays");
+}
+
+#[test]
+fn a_task_reads_and_lists_its_own_variables_and_no_others() {
+    let job = {
+        let bench = Bench::new(vec![]);
+        bench.rendering.sources.answer(&Dependency::Variable { path: "a".into(), required: true })
+    };
+    let OutsideAnswer::Refused(said) = job else { panic!("{job:?}") };
+    let own = said.rsplit_once("it may read ").unwrap().1.split(", ").nth(1).unwrap().to_owned();
+    let list = "{{ range nomadVarList }}{{ .Path }} {{ end }}|{{ nomadVarExists \"nomad/jobs\" }}";
+    let bench = Bench::new(vec![template(list, "local/a")]);
+    for path in ["a", "nomad/jobs/else", &own] {
+        bench.variables.put(path, &[("k", "v")]).unwrap();
+    }
+    let (templates, _) = bench.render(1).unwrap();
+    assert_eq!(bench.text("local/a"), format!("{own} |false"));
+    bench.variables.put("nomad/jobs/else2", &[("k", "v")]).unwrap();
+    assert!(!templates.anything_changed(), "what it cannot see is nothing to it");
+    bench.variables.put("nomad/jobs", &[("k", "v")]).unwrap();
+    assert_eq!(templates.again_at(2), ["local/a"]);
+    assert_eq!(bench.text("local/a"), format!("nomad/jobs {own} |true"));
+    for text in ["nomadVar \"nomad/jobs/else\"", "nomadVarExists \"a\"", "nomadVarList \"a\""] {
+        let bench = Bench::new(vec![template(&format!("x\n{{{{ {text} }}}}"), "local/a")]);
+        let error = bench.render(1).unwrap_err().to_string();
+        assert!(error.starts_with("template local/a:2:4: "), "{error}");
+        assert!(error.contains("it may read nomad/jobs, nomad/jobs/"), "{error}");
+    }
+    let safe = Bench::new(vec![template("{{ nomadVarListSafe }}", "local/a")]);
+    let error = safe.render(1).unwrap_err();
+    assert!(matches!(error, RenderError::Missing { .. }), "{error}");
+}
+
+#[test]
+fn what_is_in_a_variable_is_in_no_error() {
+    for (text, said) in [
+        (
+            "{{ with nomadVar \"nomad/jobs\" }}\n{{ parseInt .k }}{{ end }}",
+            ":2:4: parseInt: \"(secret)\"",
+        ),
+        (
+            "{{ with nomadVar \"nomad/jobs\" }}{{ if eq .k \"hunter2\" }}{{ parseInt .k }}{{ end }}{{ end }}",
+            "it fails with what is in the variables that it reads, which is not shown",
+        ),
+    ] {
+        let bench = Bench::new(vec![template(text, "local/a")]);
+        bench.variables.put("nomad/jobs", &[("k", "hunter2")]).unwrap();
+        let error = bench.render(1).unwrap_err().to_string();
+        assert!(error.contains(said) && !error.contains("hunter2"), "{error}");
+    }
+    let lines = template("{{ with nomadVar \"nomad/jobs\" }}{{ .k }}=x{{ end }}", "local/env");
+    let bench = Bench::new(vec![TaskTemplate { env: true, ..lines }]);
+    bench.variables.put("nomad/jobs", &[("k", "0hunter2")]).unwrap();
+    let error = bench.render(1).unwrap_err().to_string();
+    assert!(error.contains("line 1 of the environment") && !error.contains("hunter2"), "{error}");
+}
+
+#[test]
+fn services_are_followed_by_name_and_tag_and_chosen_alike_for_a_key() {
+    let all = vec![
+        template("{{ range nomadService \"db\" }}{{ .Port }} {{ end }}", "local/db"),
+        template("{{ range nomadService \"fast.db\" }}{{ .Port }} {{ end }}", "local/fast"),
+        template("{{ range nomadService 2 \"key\" \"db\" }}{{ .Port }} {{ end }}", "local/two"),
+        template("{{ range nomadServices }}{{ .Name }} {{ end }}", "local/all"),
+    ];
+    let bench = Bench::new(all);
+    let (a, b) = (AllocId::new(Rng::seeded(1).uuid()), AllocId::new(Rng::seeded(2).uuid()));
+    let (templates, _) = bench.render(1).unwrap();
+    assert_eq!(bench.text("local/db"), "", "none is no reason to wait");
+    bench.services.set(a, (1..=5).map(|port| instance(a, "db", port, &[])).collect());
+    assert!(templates.anything_changed());
+    assert_eq!(templates.again_at(2), ["local/db", "local/two", "local/all"]);
+    assert_eq!(bench.text("local/db"), "1 2 3 4 5 ");
+    let two = bench.text("local/two");
+    assert_eq!(two.split_whitespace().count(), 2);
+    bench.services.set(b, vec![instance(b, "web", 9, &[])]);
+    assert_eq!(templates.again_at(3), ["local/all"], "another service is nothing to the rest");
+    assert_eq!((bench.text("local/all").as_str(), bench.text("local/two")), ("db web ", two));
+    bench.services.set(b, vec![instance(b, "db", 6, &["fast"])]);
+    let changed = templates.again_at(4);
+    assert!(changed.contains(&"local/fast".to_owned()), "{changed:?}");
+    assert_eq!(bench.text("local/fast"), "6 ");
+    for name in ["db?ns=other", "db@mars", "a b"] {
+        let bench =
+            Bench::new(vec![template(&format!("{{{{ nomadService \"{name}\" }}}}"), "local/a")]);
+        let error = bench.render(1).unwrap_err().to_string();
+        assert!(
+            error.starts_with("template local/a:1:4: nomadService: ") && error.contains(name),
+            "{error}"
+        );
+    }
+}
+
+#[test]
+fn a_new_agent_finds_a_rendered_variable_as_it_was() {
+    let bench = Bench::new(vec![template(
+        "{{ with nomadVar \"nomad/jobs\" }}{{ .k }}{{ end }}",
+        "local/a",
+    )]);
+    bench.variables.put("nomad/jobs", &[("k", "one")]).unwrap();
+    bench.render(1).unwrap();
+    let earlier = Templates::of_earlier_agent(bench.rendering.clone());
+    assert!(earlier.again_at(2).is_empty());
+    bench.variables.put("nomad/jobs", &[("k", "two")]).unwrap();
+    let later = Templates::of_earlier_agent(bench.rendering.clone());
+    assert_eq!(later.again_at(3), ["local/a"], "it was changed while no agent ran");
 }

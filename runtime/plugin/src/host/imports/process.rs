@@ -10,6 +10,7 @@ use crate::host::CallState;
 use ostler_model::grants::{Added, Authority};
 use ostler_model::isolation::Part;
 use ostler_model::ports::TaskContext;
+use ostler_process::netns::TaskNetwork;
 use ostler_process::{Isolation, ProcessError, ProcessSpec, ProcessState as HostState, chain};
 
 #[path = "process_surroundings.rs"]
@@ -124,7 +125,10 @@ impl CallState {
             cwd: PathBuf::from(request.cwd),
             user: request.user,
             isolation,
-            network: task.network.as_ref().map(|network| network.namespace.clone()),
+            network: task.network.as_ref().map(|network| TaskNetwork {
+                namespace: network.namespace.clone(),
+                hostname: network.hostname.clone(),
+            }),
             stdout: task.stdout.clone(),
             stderr: task.stderr.clone(),
             record_identity: task.record_identity.clone(),

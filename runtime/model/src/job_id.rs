@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize, Serializer};
 
-use super::{BACKSLASH, NameError, check};
-use crate::limits::NAMESPACE_BYTES_MAX;
+use super::ids::{BACKSLASH, NameError, check};
+use super::limits::NAMESPACE_BYTES_MAX;
 
 /// The namespace of jobs that name none; always there.
 pub const NAMESPACE: &str = "default";

@@ -1,0 +1,302 @@
+//! `ostler var …`
+//!
+//! What is in a variable is printed where it is asked for, and in no message.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::path::Path;
+
+use hyper::Method;
+use serde_json::Value;
+
+use super::args::vars::{VarCommand, VarGetArgs, VarListArgs, VarPurgeArgs, VarPutArgs};
+use super::connect::{self, Stop, ago};
+use super::exit::Exit;
+use super::input;
+use super::output::{self, fact, say, table};
+use super::terminal::{Terminal, one_line};
+use ostler_api::client::{ApiClient, ClientError, segment};
+use ostler_model::clock::Clock;
+use ostler_model::limits::{API_BODY_BYTES_MAX, VAR_BYTES_MAX};
+use ostler_model::time::Timestamp;
+use ostler_model::vars::{Secret, VarPath};
+use ostler_wire::{Variable, VariableMetadata, VariablePut};
+
+/// Run one of the commands.
+pub(super) async fn run(command: &VarCommand, terminal: &Terminal) -> Result<Exit, Stop> {
+    match command {
+        VarCommand::Put(args) => put(args, terminal).await,
+        VarCommand::Get(args) => get(args, terminal).await,
+        VarCommand::List(args) => list(args, terminal).await,
+        VarCommand::Purge(args) => purge(args).await,
+    }
+}
+
+/// Where a variable is in the API. What cannot be a path is said here: the agent may not be there.
+fn place(path: &str) -> Result<String, Stop> {
+    match VarPath::new(path) {
+        Ok(path) => Ok(format!("/v1/var/{}", segment(path.as_str()))),
+        Err(error) => Err(Stop::Wrong(error.to_string())),
+    }
+}
+
+fn with_cas(place: String, index: Option<u64>) -> String {
+    match index {
+        Some(index) => format!("{place}?cas={index}"),
+        None => place,
+    }
+}
+
+/// The agent's answer to a conflict has the variable in it, which is not for a message.
+fn refused(error: ClientError, path: &str) -> Stop {
+    match error.conflict() {
+        true => Stop::Cannot(format!(
+            "variable {path} was changed meanwhile, or is not as --check-index or ModifyIndex say: nothing \
+             was done; `ostler var get {path}` shows it as it is"
+        )),
+        false => Stop::Client(error),
+    }
+}
+
+async fn put(args: &VarPutArgs, terminal: &Terminal) -> Result<Exit, Stop> {
+    let place = place(&args.path)?;
+    let given = given(args)?;
+    let client = connect::connect(&args.agent)?;
+    let index = args.check_index.or(given.index.filter(|_| !args.force));
+    let body = Variable { items: given.items, ..Variable::default() };
+    let written: Result<VariableMetadata, _> = client.put(&with_cas(place, index), &body).await;
+    let written = written.map_err(|error| refused(error, &args.path))?;
+    if args.json {
+        output::print_json(&written, terminal)?;
+    } else {
+        say(&format!("variable {} has index {} now", args.path, written.modify_index));
+    }
+    Ok(Exit::Success)
+}
+
+/// What is to be written.
+#[derive(Debug, Default)]
+struct Given {
+    items: BTreeMap<String, Secret>,
+    /// The index that the JSON says.
+    index: Option<u64>,
+}
+
+fn given(args: &VarPutArgs) -> Result<Given, Stop> {
+    if let [only] = args.items.as_slice()
+        && only == "-"
+    {
+        let text = input::standard_input(API_BODY_BYTES_MAX as u64)?;
+        return from_json(&text, &args.path);
+    }
+    let mut given = Given::default();
+    let mut stdin_read = false;
+    for item in &args.items {
+        let Some((key, text)) = item.split_once('=').filter(|(key, _)| !key.is_empty()) else {
+            let what = if item == "-" { "- stands alone" } else { "an item is KEY=VALUE" };
+            // Not the item: it may be a secret that lost its key.
+            return Err(Stop::Wrong(format!("{what}; see `ostler var put --help`")));
+        };
+        let max = VAR_BYTES_MAX as u64;
+        let bytes = match text.strip_prefix('@') {
+            None => {
+                text.strip_prefix('\\').filter(|rest| rest.starts_with('@')).unwrap_or(text).into()
+            }
+            Some("-") if std::mem::replace(&mut stdin_read, true) => {
+                let message = "standard input is read once: give one item as @-";
+                return Err(Stop::Wrong(message.to_owned()));
+            }
+            Some("-") => input::standard_input(max)?,
+            Some(path) => input::file(Path::new(path), max)?,
+        };
+        let no_text = |_| {
+            let key = one_line(key);
+            Stop::Wrong(format!("item {key} is no UTF-8: put it as base64, which templates decode"))
+        };
+        let text = String::from_utf8(bytes).map_err(no_text)?;
+        if given.items.insert(key.to_owned(), Secret::new(text)).is_some() {
+            return Err(Stop::Wrong(format!("item {} is given twice", one_line(key))));
+        }
+    }
+    Ok(given)
+}
+
+/// A variable as `ostler var get --json` prints it, or its items alone.
+fn from_json(text: &[u8], path: &str) -> Result<Given, Stop> {
+    #[derive(serde::Deserialize)]
+    #[serde(rename_all = "PascalCase")]
+    struct Spec {
+        #[serde(default)]
+        modify_index: u64,
+    }
+    // What is wrong may be a secret, and an error of the reader would say it.
+    let wrong = |error: serde_json::Error| {
+        Stop::Wrong(format!(
+            "standard input is no variable (line {}, column {}): it must be JSON like \
+             {{\"Items\": {{\"name\": \"text\"}}}}",
+            error.line(),
+            error.column()
+        ))
+    };
+    let spec: Spec = serde_json::from_slice(text).map_err(wrong)?;
+    let put: VariablePut = serde_json::from_slice(text).map_err(wrong)?;
+    if !put.path.is_empty() && put.path != path {
+        let other = one_line(&put.path);
+        return Err(Stop::Wrong(format!("standard input is the variable {other}, not {path}")));
+    }
+    let index = Some(spec.modify_index).filter(|index| *index > 0);
+    Ok(Given { items: put.items, index })
+}
+
+async fn get(args: &VarGetArgs, terminal: &Terminal) -> Result<Exit, Stop> {
+    let place = place(&args.path)?;
+    let client = connect::connect(&args.answer.agent)?;
+    if args.answer.json {
+        let found: Value = found(&client, &place, &args.path).await?;
+        output::print_json(&found, terminal)?;
+        return Ok(Exit::Success);
+    }
+    let found: Variable = found(&client, &place, &args.path).await?;
+    let Some(name) = &args.item else {
+        output::print(&text(&found, terminal), terminal)?;
+        return Ok(Exit::Success);
+    };
+    let Some(item) = found.items.get(name) else {
+        let known: Vec<_> = found.items.keys().map(|name| one_line(name)).collect();
+        return Err(Stop::Wrong(format!(
+            "variable {} has no item {}; it has {}",
+            args.path,
+            one_line(name),
+            known.join(", ")
+        )));
+    };
+    output::print(item.reveal(), terminal)?;
+    Ok(Exit::Success)
+}
+
+async fn found<T: serde::de::DeserializeOwned>(
+    client: &ApiClient,
+    place: &str,
+    path: &str,
+) -> Result<T, Stop> {
+    client.get(place).await.map_err(|error| match error.not_found() {
+        true => Stop::Wrong(format!("there is no variable {path}; `ostler var list` lists them")),
+        false => Stop::Client(error),
+    })
+}
+
+fn text(of: &Variable<'_>, terminal: &Terminal) -> String {
+    const WIDTH: usize = 10;
+    let mut text = String::new();
+    fact(&mut text, WIDTH, "Path", &of.path);
+    fact(&mut text, WIDTH, "Namespace", &of.namespace);
+    fact(&mut text, WIDTH, "Index", &of.modify_index.to_string());
+    let now = Clock::system().now();
+    fact(&mut text, WIDTH, "Created", &ago(Timestamp::from_nanos(of.create_time), now));
+    fact(&mut text, WIDTH, "Written", &ago(Timestamp::from_nanos(of.modify_time), now));
+    let mut items = String::new();
+    for (name, item) in &of.items {
+        // In one line each: what looks like another item is none.
+        let _infallible = writeln!(items, "{} = {}", one_line(name), one_line(item.reveal()));
+    }
+    text + &output::section("Items", &items, terminal)
+}
+
+async fn list(args: &VarListArgs, terminal: &Terminal) -> Result<Exit, Stop> {
+    let prefix = args.prefix.as_deref().unwrap_or_default();
+    let client = connect::connect(&args.answer.agent)?;
+    let path = format!("/v1/vars?namespace={}&prefix={}", client.namespaces(), segment(prefix));
+    if args.answer.json {
+        let all: Value = client.get(&path).await?;
+        output::print_json(&all, terminal)?;
+        return Ok(Exit::Success);
+    }
+    let all: Vec<VariableMetadata> = client.get(&path).await?;
+    if all.is_empty() {
+        output::print("no variables\n", terminal)?;
+        return Ok(Exit::Success);
+    }
+    let now = Clock::system().now();
+    let rows = all.iter().map(|of| {
+        let written = ago(Timestamp::from_nanos(of.modify_time), now);
+        [of.path.to_string(), of.namespace.to_string(), of.modify_index.to_string(), written]
+    });
+    output::print(&table(["PATH", "NAMESPACE", "INDEX", "WRITTEN"], rows, terminal), terminal)?;
+    Ok(Exit::Success)
+}
+
+async fn purge(args: &VarPurgeArgs) -> Result<Exit, Stop> {
+    let place = with_cas(place(&args.path)?, args.check_index);
+    let client = connect::connect(&args.agent)?;
+    let done = client.call(Method::DELETE, &place).await;
+    done.map_err(|error| refused(error, &args.path))?;
+    say(&format!("variable {} is gone", args.path));
+    Ok(Exit::Success)
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing, reason = "tests")]
+
+    use super::*;
+
+    fn args(items: &[&str]) -> VarPutArgs {
+        VarPutArgs {
+            path: "a/b".to_owned(),
+            items: items.iter().map(|item| (*item).to_owned()).collect(),
+            check_index: None,
+            force: false,
+            json: false,
+            agent: super::super::args::client::AddressArgs::default(),
+        }
+    }
+
+    fn wrong(result: Result<Given, Stop>) -> String {
+        match result {
+            Err(Stop::Wrong(message)) => message,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn items_are_texts_and_files_as_they_are() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("secret");
+        std::fs::write(&file, "two\nlines\n").unwrap();
+        let from = format!("c=@{}", file.display());
+        let given = given(&args(&["a=x=y", "b=", &from, "d=\\@x", "e=\\x"])).unwrap();
+        let shown: Vec<_> =
+            given.items.iter().map(|(name, item)| (name.as_str(), item.reveal())).collect();
+        assert_eq!(
+            shown,
+            [("a", "x=y"), ("b", ""), ("c", "two\nlines\n"), ("d", "@x"), ("e", "\\x")]
+        );
+        assert_eq!(given.index, None);
+    }
+
+    #[test]
+    fn what_is_no_item_is_refused_without_a_word_of_it() {
+        for items in [&["hunter2"][..], &["=hunter2"], &["a=1", "-"], &["a=hunter2", "a=2"]] {
+            let message = wrong(given(&args(items)));
+            assert!(!message.contains("hunter2"), "{message}");
+        }
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("bytes");
+        std::fs::write(&file, [0xff]).unwrap();
+        let message = wrong(given(&args(&[&format!("a=@{}", file.display())])));
+        assert!(message.contains("base64"), "{message}");
+    }
+
+    #[test]
+    fn json_has_the_items_and_the_index_that_is_checked() {
+        let text = r#"{"Path": "a/b", "ModifyIndex": 7, "Items": {"k": "v"}, "CreateTime": 1}"#;
+        let given = from_json(text.as_bytes(), "a/b").unwrap();
+        assert_eq!((given.index, given.items["k"].reveal()), (Some(7), "v"));
+        let given = from_json(br#"{"Items": {"k": "v"}}"#, "a/b").unwrap();
+        assert_eq!(given.index, None);
+        for bad in [r#"{"Items": {"k": 1}}"#, r#"{"Items": "hunter2"}"#, "hunter2", text] {
+            let message = wrong(from_json(bad.as_bytes(), "other"));
+            assert!(!message.contains("hunter2"), "{message}");
+        }
+    }
+}

@@ -1,0 +1,412 @@
+//! Variables that the agent keeps for tasks and people: settings and secrets, by path.
+//!
+//! ```text
+//! nomad/jobs                      every job          items: host = db.internal
+//! nomad/jobs/web                  job web                   password = (secret)
+//! nomad/jobs/web/front            its group front
+//! nomad/jobs/web/front/server     its task server
+//! anything/else                   people and programs, over the API
+//! ```
+//! Checked once, when they come in ([`VarPath`], [`items`]). What stands in an item is a [`Secret`]: nothing
+//! that prints one for debugging shows it.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize, Serializer};
+
+use super::ids::{GroupName, JobId, Namespace, NotNamespace, TaskName};
+use super::limits::{VAR_BYTES_MAX, VAR_ITEMS_MAX, VAR_PATH_CHARS_MAX};
+use super::ports::BoxFuture;
+use super::time::Timestamp;
+
+/// What a task may read begins so.
+const JOBS: &str = "nomad/jobs";
+
+/// Why a path names no variable.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum VarPathError {
+    /// Nothing was given.
+    #[error("the path of a variable is empty; give one like nomad/jobs/web")]
+    Empty,
+    /// Longer than [`VAR_PATH_CHARS_MAX`].
+    #[error(
+        "the path of a variable has {len} characters; the longest allowed has {VAR_PATH_CHARS_MAX}"
+    )]
+    TooLong {
+        /// Characters given.
+        len: usize,
+    },
+    /// A character that no path has.
+    #[error(
+        "the path {path:?} has the character {character:?}; the path of a variable has letters and \
+         digits of ASCII, -, _, ~ and /"
+    )]
+    Character {
+        /// The path.
+        path: String,
+        /// The first character refused.
+        character: char,
+    },
+    /// Kept for what Nomad may make of it.
+    #[error(
+        "the path {path:?} is reserved: below nomad/ there are nomad/jobs, and what is below that"
+    )]
+    Reserved {
+        /// The path.
+        path: String,
+    },
+    /// What is no name of a namespace.
+    #[error(transparent)]
+    Namespace(#[from] NotNamespace),
+}
+
+/// The path of a variable.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Deserialize)]
+#[serde(try_from = "String")]
+pub struct VarPath(Arc<str>);
+
+impl VarPath {
+    /// Check and take a path.
+    ///
+    /// # Errors
+    /// When it is empty, too long, reserved, or has characters that it cannot have.
+    pub fn new(path: impl Into<String>) -> Result<Self, VarPathError> {
+        let path = path.into();
+        if path.is_empty() {
+            return Err(VarPathError::Empty);
+        }
+        let len = path.chars().count();
+        if len > VAR_PATH_CHARS_MAX {
+            return Err(VarPathError::TooLong { len });
+        }
+        let allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '~' | '/');
+        if let Some(character) = path.chars().find(|c| !allowed(*c)) {
+            return Err(VarPathError::Character { path, character });
+        }
+        let mut parts = path.split('/');
+        if parts.next() == Some("nomad") && parts.next() != Some("jobs") {
+            return Err(VarPathError::Reserved { path });
+        }
+        Ok(Self(path.into()))
+    }
+
+    /// The path as text.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl TryFrom<String> for VarPath {
+    type Error = VarPathError;
+
+    fn try_from(path: String) -> Result<Self, VarPathError> {
+        Self::new(path)
+    }
+}
+
+// By hand, as names are: `into = "String"` would copy it at every write.
+impl Serialize for VarPath {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(&self.0)
+    }
+}
+
+impl fmt::Display for VarPath {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// Which variable.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct VarKey {
+    /// Its namespace.
+    pub namespace: Arc<str>,
+    /// Its path in there.
+    pub path: VarPath,
+}
+
+impl VarKey {
+    /// Check and take both.
+    ///
+    /// # Errors
+    /// When one of them cannot be.
+    pub fn new(namespace: &str, path: impl Into<String>) -> Result<Self, VarPathError> {
+        let namespace = Namespace::new(namespace)?;
+        Ok(Self { namespace: namespace.as_str().into(), path: VarPath::new(path)? })
+    }
+}
+
+impl fmt::Display for VarKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} in namespace {}", self.path, self.namespace)
+    }
+}
+
+/// A text that nothing shows which was not asked for it: debug output says only that there is one.
+#[derive(Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Secret(Arc<str>);
+
+impl Secret {
+    /// Take a text.
+    #[must_use]
+    pub fn new(text: impl Into<Arc<str>>) -> Self {
+        Self(text.into())
+    }
+
+    /// The text, for who is to have it.
+    #[must_use]
+    pub fn reveal(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Debug for Secret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("(secret)")
+    }
+}
+
+/// What a variable consists of.
+pub type Items = BTreeMap<String, Secret>;
+
+/// Why items are none of a variable. Names them, never what is in them.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ItemsError {
+    /// There is none.
+    #[error("a variable needs at least one item; to remove one, purge it")]
+    Empty,
+    /// More than [`VAR_ITEMS_MAX`].
+    #[error("a variable has at most {VAR_ITEMS_MAX} items, not {count}")]
+    TooMany {
+        /// How many were given.
+        count: usize,
+    },
+    /// An item without a name, or with a character in it that nobody could type.
+    #[error("an item of a variable has a name without control characters, not {name:?}")]
+    Name {
+        /// The name, cut to a readable length.
+        name: String,
+    },
+    /// More than [`VAR_BYTES_MAX`] together.
+    #[error(
+        "names and values of a variable have at most {VAR_BYTES_MAX} bytes together, not {bytes}"
+    )]
+    TooLarge {
+        /// How many there are.
+        bytes: usize,
+    },
+}
+
+/// Bytes of names and values.
+#[must_use]
+pub fn size(items: &Items) -> usize {
+    items.iter().map(|(name, text)| name.len().saturating_add(text.reveal().len())).sum()
+}
+
+/// Check the items of a variable.
+///
+/// # Errors
+/// When there are none, too many, too large ones, or one without a proper name.
+pub fn items(items: Items) -> Result<Items, ItemsError> {
+    if items.is_empty() {
+        return Err(ItemsError::Empty);
+    }
+    if items.len() > VAR_ITEMS_MAX {
+        return Err(ItemsError::TooMany { count: items.len() });
+    }
+    let no_name = |name: &&String| name.is_empty() || name.chars().any(char::is_control);
+    if let Some(name) = items.keys().find(no_name) {
+        return Err(ItemsError::Name { name: name.chars().take(64).collect() });
+    }
+    match size(&items) {
+        bytes if bytes > VAR_BYTES_MAX => Err(ItemsError::TooLarge { bytes }),
+        _ => Ok(items),
+    }
+}
+
+/// A variable.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Variable {
+    /// Its namespace.
+    pub namespace: Arc<str>,
+    /// Its path.
+    pub path: VarPath,
+    /// What it consists of.
+    pub items: Items,
+    /// Index of the variables when it came.
+    pub create_index: u64,
+    /// Index of the variables when it was written last.
+    pub modify_index: u64,
+    /// When it came.
+    pub created: Timestamp,
+    /// When it was written last.
+    pub modified: Timestamp,
+}
+
+impl Variable {
+    /// Which it is.
+    #[must_use]
+    pub fn key(&self) -> VarKey {
+        VarKey { namespace: Arc::clone(&self.namespace), path: self.path.clone() }
+    }
+}
+
+/// The variables of a node, at one moment, as far as they were asked for.
+#[derive(Clone, Debug, Default)]
+pub struct VarList {
+    /// Grows with each change of any; see [`KeptVariables::changed`].
+    pub index: u64,
+    /// By namespace and path.
+    pub found: Vec<Arc<Variable>>,
+}
+
+/// Who keeps the variables of this node.
+pub trait KeptVariables: Send + Sync {
+    /// One of them; the index is that of all.
+    fn get(&self, key: &VarKey) -> (u64, Option<Arc<Variable>>);
+    /// Those of a namespace, or of all, whose paths begin so.
+    fn list(&self, namespace: Option<&str>, prefix: &str) -> VarList;
+    /// The index of the last change of any.
+    fn index(&self) -> u64;
+    /// Wait until the index is another one; never ends where none comes any more. May be dropped and called
+    /// again.
+    fn changed(&self, index: u64) -> BoxFuture<'static, ()>;
+}
+
+/// What a task may read without being granted it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Readable([String; 4]);
+
+impl Readable {
+    /// The paths of a task. Jobs that were made of another one have those of that one.
+    #[must_use]
+    pub fn of(job: &JobId, parent: Option<&JobId>, group: &GroupName, task: &TaskName) -> Self {
+        let of_job = format!("{JOBS}/{}", parent.unwrap_or(job));
+        let of_group = format!("{of_job}/{group}");
+        let of_task = format!("{of_group}/{task}");
+        Self([JOBS.to_owned(), of_job, of_group, of_task])
+    }
+
+    /// May it read this one?
+    #[must_use]
+    pub fn has(&self, path: &str) -> bool {
+        self.0.iter().any(|own| own == path)
+    }
+
+    /// May it read any that begins so?
+    #[must_use]
+    pub fn some_begin(&self, prefix: &str) -> bool {
+        self.0.iter().any(|own| own.starts_with(prefix))
+    }
+}
+
+impl fmt::Display for Readable {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0.join(", "))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "tests")]
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn given(of: &[(&str, &str)]) -> Items {
+        of.iter().map(|(name, text)| ((*name).to_owned(), Secret::new(*text))).collect()
+    }
+
+    #[test]
+    fn paths_are_those_of_nomad_and_what_is_reserved_there_is_refused() {
+        let longest = "a".repeat(VAR_PATH_CHARS_MAX);
+        for path in
+            ["a", "a/b~c_d-e", "nomad/jobs", "nomad/jobs/web", "nomads", "jobs/nomad", &longest]
+        {
+            assert_eq!(VarPath::new(path).unwrap().as_str(), path);
+        }
+        let too_long = VarPathError::TooLong { len: VAR_PATH_CHARS_MAX + 1 };
+        assert_eq!(VarPath::new(format!("{longest}a")), Err(too_long));
+        assert_eq!(VarPath::new(""), Err(VarPathError::Empty));
+        for path in ["nomad", "nomad/", "nomad/job", "nomad/jobsx", "nomad//jobs", "nomad/acl/x"] {
+            let refused = VarPath::new(path).unwrap_err();
+            assert!(matches!(refused, VarPathError::Reserved { .. }), "{path}: {refused}");
+        }
+        for path in ["a b", "a.b", "a@default", "ä", "a\0", "../a"] {
+            let refused = VarPath::new(path).unwrap_err();
+            assert!(matches!(refused, VarPathError::Character { .. }), "{path}: {refused}");
+        }
+    }
+
+    #[test]
+    fn items_are_bounded_in_number_and_in_size_together() {
+        assert_eq!(items(Items::new()), Err(ItemsError::Empty));
+        let most = "x".repeat(VAR_BYTES_MAX - 1);
+        assert!(items(given(&[("k", &most)])).is_ok());
+        let bytes = VAR_BYTES_MAX + 1;
+        assert_eq!(items(given(&[("kk", &most)])), Err(ItemsError::TooLarge { bytes }));
+        let many: Items =
+            (0..=VAR_ITEMS_MAX).map(|number| (number.to_string(), Secret::default())).collect();
+        assert_eq!(items(many), Err(ItemsError::TooMany { count: VAR_ITEMS_MAX + 1 }));
+        for name in ["", "a\nb", "\0"] {
+            let refused = items(given(&[(name, "v")])).unwrap_err();
+            assert!(matches!(refused, ItemsError::Name { .. }), "{name:?}: {refused}");
+        }
+    }
+
+    #[test]
+    fn nothing_that_prints_a_variable_for_debugging_shows_what_is_in_it() {
+        let variable = Variable {
+            namespace: "default".into(),
+            path: VarPath::new("a").unwrap(),
+            items: given(&[("password", "hunter2")]),
+            create_index: 1,
+            modify_index: 2,
+            created: Timestamp::default(),
+            modified: Timestamp::default(),
+        };
+        let shown = format!(
+            "{variable:?} {:#?}",
+            VarList { index: 1, found: vec![variable.clone().into()] }
+        );
+        assert!(shown.contains("password") && shown.contains("(secret)"), "{shown}");
+        assert!(!shown.contains("hunter2"), "{shown}");
+        let too_large = items(given(&[("k", &"hunter2".repeat(VAR_BYTES_MAX))])).unwrap_err();
+        assert!(!format!("{too_large} {too_large:?}").contains("hunter2"));
+    }
+
+    #[test]
+    fn a_task_reads_the_paths_of_its_job_group_and_itself() {
+        let (job, parent) = (JobId::new("web/periodic-1").unwrap(), JobId::new("web").unwrap());
+        let (group, task) = (GroupName::new("g").unwrap(), TaskName::new("t").unwrap());
+        let own = Readable::of(&job, Some(&parent), &group, &task);
+        for path in ["nomad/jobs", "nomad/jobs/web", "nomad/jobs/web/g", "nomad/jobs/web/g/t"] {
+            assert!(own.has(path), "{path}");
+        }
+        for path in ["nomad", "nomad/jobs/", "nomad/jobs/webs", "nomad/jobs/web/g/t/x", "a", ""] {
+            assert!(!own.has(path), "{path}");
+        }
+        assert!(own.some_begin("") && own.some_begin("nomad/jobs/web/"));
+        assert!(!own.some_begin("nomad/jobs/x") && !own.some_begin("a"));
+        assert_eq!(
+            own.to_string(),
+            "nomad/jobs, nomad/jobs/web, nomad/jobs/web/g, nomad/jobs/web/g/t"
+        );
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_a_path_stays_one_when_it_is_written_and_read(path in "[a-z/~._-]{0,12}|nomad/[a-z/]{0,8}") {
+            if let Ok(path) = VarPath::new(path) {
+                let text = serde_json::to_string(&path).unwrap();
+                prop_assert_eq!(serde_json::from_str::<VarPath>(&text).unwrap(), path);
+            }
+        }
+    }
+}
