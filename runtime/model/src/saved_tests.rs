@@ -150,7 +150,8 @@ fn the_bytes_of_the_records_do_not_change_unnoticed() {
     let expected = [b"\x04eth0\x0b172.26.64.2\x07fd00::2\x01".as_slice(), dns].concat();
     assert_eq!(postcard::to_stdvec(&network()).unwrap(), expected);
     let job =
-        b"\x08shop web\x03Web\x01\x46\x01\x03dc1\x01\x01a\x01b\x00\x00\x01\x05/jobs\x00".as_slice();
+        b"\x08shop web\x03Web\x01\x46\x01\x03dc1\x01\x01a\x01b\x00\x00\x00\x00\x00\x01\x05/jobs\x00"
+            .as_slice();
     let expected = [job, b"\x01\x02\x03\x04\x05\x01\x01\x0d/jobs/web.hcl\0"].concat();
     assert_eq!(postcard::to_stdvec(&job_record()).unwrap(), expected);
     let expected = b"\x01\x02\x01\x05\x2400000000-0000-0000-0000-00000000002a\x03\x03\x07";

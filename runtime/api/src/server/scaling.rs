@@ -94,7 +94,9 @@ pub(super) async fn scale(
     let (index, answer) = match count {
         None => {
             let index = job.record.job_modify_index;
-            let answer = wire::Registered { job_modify_index: index, index, ..Default::default() };
+            let (job_modify_index, known_leader) = (index, true);
+            let answer =
+                wire::Registered { job_modify_index, index, known_leader, ..Default::default() };
             (index, answer)
         }
         Some(count) => {
