@@ -30,7 +30,6 @@ use crate::cgroup::{move_into, open_leaf};
 use crate::child::{self, Child, Laid, Plan, Step};
 use crate::command::{PATH_DEFAULT, Texts};
 use crate::isolate::{enter, inside};
-use crate::netns;
 use crate::user::WHO;
 use ostler_model::clock::Stopwatch;
 use ostler_model::isolation::Part;

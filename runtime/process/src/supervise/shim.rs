@@ -27,7 +27,7 @@ use super::{Answer, GIVE_UP, GO, Order, SIGNAL, ShimStep, read_posted, zygote};
 use crate::cgroup::{Leaf, open_leaf};
 use crate::child::{self, Plan};
 use crate::isolate::enter::{self, Init};
-use crate::{DRAIN_GRACE, LAST_OUTPUT_WAIT, identity, netns};
+use crate::{DRAIN_GRACE, LAST_OUTPUT_WAIT, identity};
 use ostler_model::clock::Stopwatch;
 use ostler_model::limits::EXIT_KEPT_WALL_MAX;
 
