@@ -418,6 +418,7 @@ impl Arena {
             user: None,
             named: Arc::from([]),
             env: Arc::from([]),
+            network: None,
         })
     }
 }

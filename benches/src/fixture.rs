@@ -83,6 +83,7 @@ impl Records {
                     client_description: "Tasks are running".to_owned(),
                     tasks: Default::default(),
                     health: None,
+                    network: None,
                 },
             ),
             locals: tasks
@@ -207,6 +208,7 @@ fn allocation(number: u64) -> Allocation {
         value: 20_000 + u16::try_from(number % 10_000).unwrap_or(0),
         to,
         host_ip: "10.20.30.40".to_owned(),
+        task: None,
     };
     let gpu = AllocatedDevice {
         group: GroupKey {
@@ -241,7 +243,6 @@ fn job(number: u64) -> Job {
         id: JobId::new(format!("storefront-{}", number / 10)).expect("a job id"),
         name: format!("storefront-{}", number / 10),
         kind: JobKind::Service,
-        namespace: "production".to_owned(),
         priority: 70,
         datacenters: vec!["eu-west-1a".to_owned(), "eu-west-1b".to_owned()],
         meta: strings(&[("owner", "shop-platform"), ("revision", "7c1f0a9be3d24f55")]),
@@ -253,9 +254,20 @@ fn job(number: u64) -> Job {
             constraints: vec![rule("${attr.cpu.numcores}", Operator::GreaterOrEqual, "2")],
             network: Some(NetworkSpec {
                 ports: vec![
-                    PortSpec { label: "http".to_owned(), fixed: None, to: Some(8080) },
-                    PortSpec { label: "metrics".to_owned(), fixed: None, to: Some(9102) },
+                    PortSpec {
+                        label: "http".to_owned(),
+                        fixed: None,
+                        to: Some(8080),
+                        host_network: None,
+                    },
+                    PortSpec {
+                        label: "metrics".to_owned(),
+                        fixed: None,
+                        to: Some(9102),
+                        host_network: None,
+                    },
                 ],
+                ..NetworkSpec::default()
             }),
             tasks: vec![server().into(), proxy().into(), log_shipper().into()],
             shutdown_delay: Some(Duration::from_secs(5)),
@@ -266,6 +278,7 @@ fn job(number: u64) -> Job {
             update: None,
             reschedule: ostler_model::rollout::ReschedulePolicy::NEVER,
             stop_after_disconnect: None,
+            volumes: BTreeMap::new(),
         }],
         source_dir: Some(PathBuf::from("/srv/jobs/storefront")),
         parent: None,
@@ -298,6 +311,7 @@ fn task(name: &str, driver: &str, config_text: &str, env: &[(&str, &str)]) -> Ta
         user: Some("www-data".to_owned()),
         shutdown_delay: None,
         payload: None,
+        volume_mounts: Vec::new(),
         artifacts: Vec::new(),
         templates: Vec::new(),
     }
@@ -335,6 +349,7 @@ fn server() -> Task {
             constraints: vec![rule("${device.attr.memory}", Operator::GreaterOrEqual, "24 GiB")],
             affinities: Vec::new(),
         }],
+        ports: Vec::new(),
     };
     task.shutdown_delay = Some(Duration::from_secs(10));
     task

@@ -82,7 +82,7 @@ impl AgentHandle {
         options: RegisterOptions,
     ) -> Result<Registered, SubmitError> {
         self.takes_jobs()?;
-        self.check_all(&job)?;
+        self.accepts(&job)?;
         self.0.control.register(Arc::new(job), options).await
     }
 
@@ -157,7 +157,7 @@ impl AgentHandle {
     /// When the job's configuration is wrong. That it does not fit is part of the plan.
     pub fn plan(&self, job: &Job) -> Result<Plan, SubmitError> {
         self.takes_jobs()?;
-        self.check_all(job)?;
+        self.accepts(job)?;
         Ok(self.0.control.plan(job))
     }
 

@@ -25,6 +25,7 @@ mod jobs;
 mod leave;
 mod loading;
 mod mode;
+mod networks;
 pub mod offline;
 mod plugin_status;
 mod quarantine;
@@ -35,7 +36,7 @@ mod startup;
 pub mod upgrade;
 pub mod views;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, OnceLock};
@@ -55,7 +56,7 @@ use ostler_lifecycle::services::NodeServices;
 use ostler_model::clock::Clock;
 use ostler_model::config::AgentConfig;
 use ostler_model::held_once::HeldOnce;
-use ostler_model::ids::{JobId, PluginName};
+use ostler_model::ids::{JobId, Namespace, PluginName, UnknownNamespace};
 use ostler_model::job::{Job, Task, TaskGroup};
 use ostler_model::limits::JOB_TASKS_MAX;
 use ostler_model::other_nodes::OtherNodes;
@@ -179,6 +180,7 @@ struct Inner {
     data_dir: PathBuf,
     socket_dir: Option<PathBuf>,
     kill_timeout_max: Duration,
+    namespaces: BTreeMap<Namespace, String>,
     node: Node,
     /// Plugins on their way.
     board: catalogue::Board,
@@ -354,7 +356,7 @@ impl AgentHandle {
     /// then nothing of it runs and nothing is held.
     pub async fn submit(&self, job: Job) -> Result<JobHandle, SubmitError> {
         self.takes_jobs()?;
-        self.check_all(&job)?;
+        self.accepts(&job)?;
         self.run_seen(&job.id).await;
         let (origin, job) = (JobOrigin::Run, Arc::new(job));
         let options = RegisterOptions { origin, all_or_nothing: true, ..Default::default() };
@@ -385,7 +387,27 @@ impl AgentHandle {
         }
     }
 
-    /// Everything about a job that can be checked without placing it.
+    /// The namespaces of jobs, and what people say of each.
+    #[must_use]
+    pub fn namespaces(&self) -> &BTreeMap<Namespace, String> {
+        &self.0.namespaces
+    }
+
+    /// Is there a namespace of this name? `*` means all of them.
+    #[must_use]
+    pub fn has_namespace(&self, name: &str) -> bool {
+        name == "*" || self.0.namespaces.contains_key(name)
+    }
+
+    /// May it be registered here? Everything that can be checked without placing it.
+    fn accepts(&self, job: &Job) -> Result<(), SubmitError> {
+        if !self.0.namespaces.contains_key(job.namespace()) {
+            return Err(SubmitError::Namespace(UnknownNamespace::new(job.namespace())));
+        }
+        self.check_all(job)
+    }
+
+    /// What servers check too: everything but the namespace.
     fn check_all(&self, job: &Job) -> Result<(), SubmitError> {
         let tasks: usize = job
             .groups

@@ -6,6 +6,7 @@
 //!          └─ in use, asked ─ a longer while ─► said to be ready ─► the jobs directory
 //! ```
 
+use std::collections::BTreeSet;
 use std::io;
 use std::path::Path;
 use std::sync::atomic::AtomicBool;
@@ -18,6 +19,7 @@ use tokio_util::task::TaskTracker;
 
 use super::held::{Holds, LiveRuns};
 use super::inspect::STATE_FILE;
+use super::networks::{facts, of_node};
 use super::restore::Left;
 use super::{
     AgentConfig, AgentError, AgentHandle, AgentMode, AgentOptions, Inner, OpenState, catalogue,
@@ -36,15 +38,17 @@ use ostler_lifecycle::services::NodeServices;
 use ostler_model::attribute::Scalar;
 use ostler_model::clock::{self, Stopwatch};
 use ostler_model::config::{ClientConfig, GcConfig};
-use ostler_model::ids::RunId;
+use ostler_model::ids::{AllocId, Namespace, RunId};
 use ostler_model::job::Job;
 use ostler_model::limits::{
     DATA_DIR_LOCK_POLL, DATA_DIR_LOCK_WALL_MAX, KILL_GRACE, KILL_TIMEOUT_MAX,
 };
+use ostler_model::network::Networks;
 use ostler_model::ports::{BoxFuture, ProcessIdentity, Workloads};
 use ostler_model::time::Timestamp;
+use ostler_network::AllocNetworks;
 use ostler_node::watch::Watcher;
-use ostler_node::{Node, NodeView, fingerprint, id, refresh};
+use ostler_node::{Node, NodeView, id, refresh};
 use ostler_plugin::PluginRuntime;
 use ostler_plugin::drivers::manager::DriverManager;
 use ostler_plugin::host::wasm_task::{WasmTaskHost, WasmTasks};
@@ -55,6 +59,9 @@ use ostler_sandbox::{EngineKind, Sandbox, SandboxConfig};
 use ostler_state::durable;
 use ostler_state::{Age, DataDirLock, LockError, OpenReport, StateStore};
 use ostler_worker::{WorkerOptions, WorkerTasks};
+
+/// As Nomad describes it.
+const NAMESPACE_DESCRIPTION: &str = "Default shared namespace";
 
 /// How long what earlier agents left waits for plugins before it is restored without them: those whose
 /// code was compiled before are there by then, and the others must not keep jobs from being seen.
@@ -68,6 +75,8 @@ pub struct Begun {
     agent: AgentHandle,
     config: AgentConfig,
     left: Left,
+    /// Networks, and those that were there before.
+    networks: (Arc<AllocNetworks>, BTreeSet<AllocId>),
     notices: Vec<String>,
 }
 
@@ -135,6 +144,11 @@ pub(super) async fn begin(options: AgentOptions, open: OpenState) -> Result<Begu
     let jobs_dir = options.config.jobs_dir.clone().filter(|_| !embedded);
     let state_age = state.opened().age;
     let kill = services.clone();
+    let networks = Arc::new(AllocNetworks::new(&options.config.client.network, &data_dir));
+    // Those of now: what is made later belongs to who makes it.
+    let old_networks = networks.left().await;
+    let mut namespaces = options.config.namespaces.clone();
+    namespaces.entry(Namespace::default()).or_insert_with(|| NAMESPACE_DESCRIPTION.to_owned());
     let kill_timeout_max = options.config.client.max_kill_timeout.unwrap_or(KILL_TIMEOUT_MAX);
     let node_services = NodeServices::new(found.index());
     let kept = NodeVariables::load(state.clone(), options.clock.clone(), found.index()).await?;
@@ -164,6 +178,7 @@ pub(super) async fn begin(options: AgentOptions, open: OpenState) -> Result<Begu
         services: node_services.clone(),
         variables: variables.clone(),
         other_nodes: options.other_nodes.clone(),
+        networks: Arc::clone(&networks) as Arc<dyn Networks>,
     });
     devices.set_book(control.ledger_book());
     let ended = CancellationToken::new();
@@ -171,6 +186,7 @@ pub(super) async fn begin(options: AgentOptions, open: OpenState) -> Result<Begu
         data_dir,
         socket_dir: options.socket_dir,
         kill_timeout_max,
+        namespaces,
         node,
         board,
         plugins: OnceLock::new(),
@@ -205,7 +221,8 @@ pub(super) async fn begin(options: AgentOptions, open: OpenState) -> Result<Begu
     let removal = unowned.remove(agent.0.ended.clone());
     *agent.0.unowned.lock().unwrap_or_else(PoisonError::into_inner) = removal;
     let left = Left { records: found, sweep };
-    Ok(Begun { agent, config: options.config, left, notices })
+    let networks = (networks, old_networks);
+    Ok(Begun { agent, config: options.config, left, networks, notices })
 }
 
 impl Begun {
@@ -232,7 +249,7 @@ impl Begun {
     }
 
     async fn finish(self) -> Result<(), AgentError> {
-        let Self { agent, config, left, mut notices } = self;
+        let Self { agent, config, left, networks, mut notices } = self;
         let embedded = !agent.0.mode.serves();
         for notice in &notices {
             tracing::info!("{notice}");
@@ -250,6 +267,7 @@ impl Begun {
             agent.watch_held();
             agent.0.control.ready(Some(policy(config.gc))).await;
         }
+        agent.sweep_networks(networks.0, networks.1);
         refresh_node(&agent, config.client);
         let loaded = match embedded {
             true => Some(loading.await),
@@ -283,7 +301,7 @@ impl AgentHandle {
         let Some(dir) = self.0.jobs_dir.clone() else { return };
         let weak = Arc::downgrade(&self.0);
         let check = move |job: &Job| match weak.upgrade() {
-            Some(agent) => AgentHandle(agent).check_all(job),
+            Some(agent) => AgentHandle(agent).accepts(job),
             None => Err(SubmitError::Leaving),
         };
         let files = FilesOnDisk(dir.report().dir);
@@ -307,11 +325,9 @@ fn policy(config: GcConfig) -> GcPolicy {
 fn refresh_node(agent: &AgentHandle, client: ClientConfig) {
     let dir = agent.0.data_dir.clone();
     let look = move || {
-        let dir = dir.clone();
+        let (dir, client) = (dir.clone(), client.clone());
         async move {
-            let looked = tokio::task::spawn_blocking(move || {
-                fingerprint::all(Path::new("/"), &dir, &client)
-            });
+            let looked = tokio::task::spawn_blocking(move || facts(&dir, &client));
             looked.await.map_err(|_| refresh::GivenUp)
         }
     };
@@ -446,10 +462,9 @@ async fn unowned_dirs(
 
 async fn node_view(options: &AgentOptions, data_dir: &Path) -> Result<NodeView, AgentError> {
     let (dir, rng) = (data_dir.to_owned(), options.rng.clone());
-    let client = options.config.client;
-    let looked = tokio::task::spawn_blocking(move || {
-        (fingerprint::all(Path::new("/"), &dir, &client), id::load_or_create(&dir, &rng))
-    });
+    let client = options.config.client.clone();
+    let looked =
+        tokio::task::spawn_blocking(move || (facts(&dir, &client), id::load_or_create(&dir, &rng)));
     let (facts, id) = looked.await.map_err(|_| AgentError::GivenUp("the node fingerprint"))?;
     let id = id?;
     let host = match facts.get("unique.hostname").map(|fact| &fact.value) {
@@ -460,6 +475,7 @@ async fn node_view(options: &AgentOptions, data_dir: &Path) -> Result<NodeView, 
     let mut view = NodeView::new(id, config.node_name.clone().unwrap_or(host));
     view.apply_facts(facts);
     view.meta.clone_from(&config.node_meta);
+    of_node(&mut view, &config.client);
     if let Some(datacenter) = &config.datacenter {
         view.datacenter.clone_from(datacenter);
     }

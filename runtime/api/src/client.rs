@@ -12,6 +12,7 @@ mod address;
 mod error;
 mod frames;
 
+use std::borrow::Cow;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -44,6 +45,8 @@ const INDEX: &str = "x-nomad-index";
 #[derive(Clone, Debug)]
 pub struct ApiClient {
     address: Address,
+    /// Where jobs are looked for; none: in the one that a path names, or in all.
+    namespace: Option<String>,
     waiting: fn(&str, bool),
 }
 
@@ -59,7 +62,26 @@ impl ApiClient {
     /// with each new state of the start, and whether it is the first.
     #[must_use]
     pub const fn new(address: Address, waiting: fn(&str, bool)) -> Self {
-        Self { address, waiting }
+        Self { address, namespace: None, waiting }
+    }
+
+    /// Ask for what is in this namespace, wherever a path names none.
+    #[must_use]
+    pub fn within(mut self, namespace: &str) -> Self {
+        self.namespace = Some(namespace.to_owned());
+        self
+    }
+
+    /// As [`ApiClient::within`], unless a namespace is named already.
+    #[must_use]
+    pub fn or_within(self, namespace: &str) -> Self {
+        if self.namespace.is_some() { self } else { self.within(namespace) }
+    }
+
+    /// The namespaces that lists are of, for a query: the one that was named, or all.
+    #[must_use]
+    pub fn namespaces(&self) -> String {
+        segment(self.namespace.as_deref().unwrap_or("*"))
     }
 
     /// The agent's socket.
@@ -210,6 +232,19 @@ impl ApiClient {
         }
     }
 
+    /// A path with its namespace.
+    fn placed<'a>(&self, path: &'a str) -> Cow<'a, str> {
+        let query = path.split_once('?').map(|(_, query)| query);
+        let names = |query: &str| query.split('&').any(|part| part.starts_with("namespace="));
+        match &self.namespace {
+            Some(namespace) if !query.is_some_and(names) => {
+                let mark = if query.is_some() { '&' } else { '?' };
+                format!("{path}{mark}namespace={}", segment(namespace)).into()
+            }
+            _ => path.into(),
+        }
+    }
+
     /// Send a request and wait for the head of an answer that is no refusal.
     async fn send(
         &self,
@@ -225,6 +260,7 @@ impl ApiClient {
             Some(Err(source)) => return Err(self.not_there(source)),
             None => return Err(asked.clone().failed(Trouble::TooSlow(CLIENT_CONNECT_WALL_MAX))),
         };
+        let path = self.placed(path);
         let broken = |source| asked.clone().failed(Trouble::Broken(source));
         let (mut sender, driver) =
             hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.map_err(broken)?;
@@ -237,7 +273,7 @@ impl ApiClient {
         });
         let request = Request::builder()
             .method(method.clone())
-            .uri(path)
+            .uri(&*path)
             .header(HOST, "ostler")
             .header(CONTENT_TYPE, "application/json")
             .body(Full::new(body))

@@ -101,7 +101,11 @@ pub(super) fn ended(result: Result<Exit, Stop>, terminal: &Terminal) -> Exit {
 /// A client of the addressed agent. No request is made yet.
 pub(super) fn connect(args: &AddressArgs) -> Result<ApiClient, Stop> {
     let address = Address::of(args.address.as_deref(), args.data_dir.as_deref())?;
-    Ok(ApiClient::new(address, say_waiting))
+    let client = ApiClient::new(address, say_waiting);
+    Ok(match &args.namespace {
+        Some(namespace) => client.within(namespace),
+        None => client,
+    })
 }
 
 /// The agent starts: how far it is, on a terminal each time that it is further.
@@ -161,7 +165,7 @@ fn addressed(args: &AgentArgs) -> Option<ApiClient> {
     if args.config.is_some() || args.plugin_dir.is_some() {
         return None;
     }
-    connect(&AddressArgs { address: None, data_dir: args.data_dir.clone() }).ok()
+    connect(&AddressArgs { data_dir: args.data_dir.clone(), ..AddressArgs::default() }).ok()
 }
 
 /// The result of `work`, unless a signal comes first; `hint` then says what goes on.
@@ -192,7 +196,8 @@ pub(super) async fn find_alloc(client: &ApiClient, given: &str) -> Result<AllocI
             format!("{given:?} is no id of an allocation; `ostler alloc status` lists them");
         return Err(Stop::Wrong(message));
     }
-    let path = format!("/v1/allocations?namespace=*&prefix={}", segment(&prefix));
+    let path =
+        format!("/v1/allocations?namespace={}&prefix={}", client.namespaces(), segment(&prefix));
     let found: Vec<Alloc> = client.get(&path).await?;
     let one = only(
         found,
@@ -203,25 +208,30 @@ pub(super) async fn find_alloc(client: &ApiClient, given: &str) -> Result<AllocI
     Ok(one.id)
 }
 
-/// The job called `given`, else the one whose id begins with it.
-pub(super) async fn find_job(client: &ApiClient, given: &str) -> Result<String, Stop> {
-    let path = format!("/v1/jobs?namespace=*&prefix={}", segment(given));
-    let found: Vec<JobStub> = client.get(&path).await?;
+/// The job called `given`, else the one whose id begins with it, and a client for its namespace.
+pub(super) async fn find_job(client: ApiClient, given: &str) -> Result<(ApiClient, String), Stop> {
+    let path = format!("/v1/jobs?namespace={}&prefix={}", client.namespaces(), segment(given));
+    let mut found: Vec<JobStub> = client.get(&path).await?;
     if given.is_empty() {
         return Err(Stop::Wrong(
             "the job's id is empty; `ostler job status` lists them".to_owned(),
         ));
     }
     if found.iter().any(|job| job.id == given) {
-        return Ok(given.to_owned());
+        found.retain(|job| job.id == given);
     }
+    let others =
+        found.iter().any(|job| Some(&job.namespace) != found.first().map(|job| &job.namespace));
     let one = only(
         found,
         &format!("there is no job {given}; `ostler job status` lists them"),
         &format!("jobs' ids begin with {given}"),
-        |job| format!("{} ({})", job.id, job.status),
+        |job| match others {
+            true => format!("{} ({}, --namespace {})", job.id, job.status, job.namespace),
+            false => format!("{} ({})", job.id, job.status),
+        },
     )?;
-    Ok(one.id.into_owned())
+    Ok((client.within(&one.namespace), one.id.into_owned()))
 }
 
 /// The one that was found. Otherwise `none` is said, or how many `several` are and which.

@@ -40,7 +40,8 @@ async fn find(client: &ApiClient, given: &str) -> Result<String, Stop> {
             format!("{given:?} is no id of a deployment; `ostler deployment list` lists them");
         return Err(Stop::Wrong(message));
     }
-    let path = format!("/v1/deployments?namespace=*&prefix={}", segment(&prefix));
+    let path =
+        format!("/v1/deployments?namespace={}&prefix={}", client.namespaces(), segment(&prefix));
     let found: Vec<Deployment> = client.get(&path).await?;
     let one = only(
         found,
@@ -56,14 +57,14 @@ fn short(id: &str) -> String {
 }
 
 async fn list(args: &DeploymentListArgs, terminal: &Terminal) -> Result<Exit, Stop> {
-    const PATH: &str = "/v1/deployments?namespace=*";
     let client = connect::connect(&args.answer.agent)?;
+    let path = format!("/v1/deployments?namespace={}", client.namespaces());
     if args.answer.json {
-        let all: Value = client.get(PATH).await?;
+        let all: Value = client.get(&path).await?;
         output::print_json(&all, terminal)?;
         return Ok(Exit::Success);
     }
-    let all: Vec<Deployment> = client.get(PATH).await?;
+    let all: Vec<Deployment> = client.get(&path).await?;
     output::print(&list_text(&all, terminal), terminal)?;
     Ok(Exit::Success)
 }

@@ -100,6 +100,7 @@ impl From<&Alloc<'_>> for Placed {
             value: port.value,
             to: u16::try_from(port.to).unwrap_or(port.value),
             host_ip: port.host_ip.into(),
+            task: None,
         };
         let device = |wire::TaskDevices { vendor, kind, name, ids }| {
             let group = GroupKey { vendor: vendor.into(), kind: kind.into(), name: name.into() };

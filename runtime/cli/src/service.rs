@@ -23,14 +23,14 @@ pub(super) async fn run(
 }
 
 async fn list(args: &ServiceListArgs, terminal: &Terminal) -> Result<Exit, Stop> {
-    const PATH: &str = "/v1/services?namespace=*";
     let client = connect::connect(&args.agent)?;
+    let path = format!("/v1/services?namespace={}", client.namespaces());
     if args.json {
-        let all: Value = client.get(PATH).await?;
+        let all: Value = client.get(&path).await?;
         output::print_json(&all, terminal)?;
         return Ok(Exit::Success);
     }
-    let all: Vec<ServiceNamespace> = client.get(PATH).await?;
+    let all: Vec<ServiceNamespace> = client.get(&path).await?;
     output::print(&list_text(&all, terminal), terminal)?;
     Ok(Exit::Success)
 }
@@ -52,7 +52,7 @@ fn list_text(all: &[ServiceNamespace], terminal: &Terminal) -> String {
 async fn info(args: &ServiceInfoArgs, verbose: bool, terminal: &Terminal) -> Result<Exit, Stop> {
     let client = connect::connect(&args.agent)?;
     let name = segment(&args.name);
-    let path = format!("/v1/service/{name}?namespace=*");
+    let path = format!("/v1/service/{name}?namespace={}", client.namespaces());
     let found: Value = client.get(&path).await?;
     if found.as_array().is_none_or(Vec::is_empty) {
         let name = one_line(&args.name);

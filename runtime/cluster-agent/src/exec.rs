@@ -155,7 +155,7 @@ async fn begin(to: &AskedAgent, asked: Asked) -> Result<ExecSession, Refusal> {
     let view = view.ok_or_else(|| (format!("Unknown allocation \"{alloc}\""), 404))?;
     // Servers have checked that who asks may run commands inside tasks. Whether also on the node itself is
     // for the node to ask.
-    let on_node = to.others.may_exec_on_node(&token, &view.allocation.job.namespace).await;
+    let on_node = to.others.may_exec_on_node(&token, view.allocation.job.namespace()).await;
     let command = ExecCommand { argv, terminal, on_node };
     let session = agent.exec_alloc(alloc, &task, command).await;
     session.map_err(|error| (causes::chain(&error), 500))

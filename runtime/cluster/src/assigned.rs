@@ -173,20 +173,40 @@ fn items<'a>(of: Option<&'a Value>, name: &str) -> impl Iterator<Item = &'a Valu
 }
 
 fn ports(resources: Option<&Value>) -> Result<Vec<AllocatedPort>, AssignedError> {
+    let unread = || AssignedError::Field("port");
     let shared = resources.and_then(|resources| field(resources, "Shared"));
-    let port = |port: &Value| {
-        let number = |name| field(port, name).and_then(Value::as_u64).map(u16::try_from);
-        let value = number("Value")?.ok()?;
-        // None: the port itself.
-        let to = number("To").unwrap_or(Ok(0)).ok()?;
-        Some(AllocatedPort {
-            label: field(port, "Label").and_then(text)?.to_owned(),
-            value,
-            to: if to == 0 { value } else { to },
-            host_ip: field(port, "HostIP").and_then(text)?.to_owned(),
-        })
-    };
-    items(shared, "Ports").map(|one| port(one).ok_or(AssignedError::Field("port"))).collect()
+    let of_group = items(shared, "Ports").map(|one| {
+        let host_ip = field(one, "HostIP").and_then(text).ok_or_else(unread)?;
+        port(one, host_ip, None).ok_or_else(unread)
+    });
+    let mut all: Vec<_> = of_group.collect::<Result<_, _>>()?;
+    // Those that a task asked for alone.
+    let tasks = resources.and_then(|resources| field(resources, "Tasks")).and_then(Value::as_map);
+    for (task, resources) in tasks.into_iter().flatten() {
+        let task: TaskName = text(task).and_then(|name| name.parse().ok()).ok_or_else(unread)?;
+        for network in items(Some(resources), "Networks") {
+            let host_ip = field(network, "IP").and_then(text).ok_or_else(unread)?;
+            let ports = ["ReservedPorts", "DynamicPorts"].map(|name| items(Some(network), name));
+            for one in ports.into_iter().flatten() {
+                all.push(port(one, host_ip, Some(task.clone())).ok_or_else(unread)?);
+            }
+        }
+    }
+    Ok(all)
+}
+
+fn port(port: &Value, host_ip: &str, task: Option<TaskName>) -> Option<AllocatedPort> {
+    let number = |name| field(port, name).and_then(Value::as_i64);
+    let value = u16::try_from(number("Value")?).ok()?;
+    // None, and -1: the port itself.
+    let to = number("To").unwrap_or(0);
+    Some(AllocatedPort {
+        label: field(port, "Label").and_then(text)?.to_owned(),
+        value,
+        to: if to <= 0 { value } else { u16::try_from(to).ok()? },
+        host_ip: host_ip.to_owned(),
+        task,
+    })
 }
 
 fn devices(
@@ -214,9 +234,9 @@ fn devices(
 
 fn job(wanted: &Value, deployed: bool) -> Result<Job, AssignedError> {
     let Json::Object(mut job) = json(wanted) else { return Err(AssignedError::Field("Job")) };
-    let Some(Json::String(namespace)) = job.remove("Namespace") else {
+    if job.get("Namespace").and_then(Json::as_str).is_none_or(str::is_empty) {
         return Err(AssignedError::Field("Job.Namespace"));
-    };
+    }
     let payload = payload(wanted)?;
     drop(job.remove("Payload"));
     let (mut files, mut unheard) = (BTreeMap::new(), BTreeMap::new());
@@ -257,9 +277,9 @@ fn job(wanted: &Value, deployed: bool) -> Result<Job, AssignedError> {
         AssignedError::Job(shown(all.join("; "), CLUSTER_TEXT_BYTES_MAX))
     })?;
     let parent = field(wanted, "ParentID").and_then(text).filter(|id| !id.is_empty());
-    let parent = parent.map(str::parse).transpose();
+    let parent = parent.map(|id| job.id.beside(id)).transpose();
     let parent = parent.map_err(|_| AssignedError::Field("Job.ParentID"))?;
-    let mut job = Job { namespace, parent, ..job };
+    let mut job = Job { parent, ..job };
     for group in job.groups.iter_mut().filter(|_| !deployed) {
         // A service has a policy of its own accord.
         group.health = None;

@@ -43,7 +43,7 @@ fn changed(path: &[&str], new: Value) -> Value {
 fn what_a_server_sent_becomes_an_allocation() {
     let alloc = allocation(&recorded()).unwrap();
     assert_eq!((alloc.name.as_str(), alloc.index), ("rec.g[0]", 0));
-    assert_eq!((alloc.job.id.as_str(), alloc.job.namespace.as_str()), ("rec", "default"));
+    assert_eq!((alloc.job.id.as_str(), alloc.job.namespace()), ("rec", "default"));
     let [port] = &alloc.ports[..] else { panic!("one port") };
     assert_eq!(port.label, "http");
     assert_eq!(port.to, port.value, "nothing else was asked for");
@@ -72,7 +72,7 @@ fn what_is_the_servers_is_not_asked_of_the_node() {
     with(&mut alloc, &["Job", "Namespace"], "team".into());
     with(&mut alloc, &["DeploymentID"], "".into());
     let alloc = allocation(&alloc).unwrap();
-    assert_eq!(alloc.job.namespace, "team");
+    assert_eq!(alloc.job.namespace(), "team");
     assert!(alloc.job.constraints.is_empty());
     assert!(alloc.task_group().unwrap().health.is_none(), "nobody asks for it");
 }

@@ -10,9 +10,10 @@ use ostler_model::device::{DeviceGroup, HealthState};
 use ostler_model::event::TaskEvent;
 use ostler_model::ids::{AllocId, NodeId};
 use ostler_model::limits::MIB;
-use ostler_model::saved::AcknowledgedState;
+use ostler_model::saved::{AcknowledgedState, NetworkStatus};
 use ostler_model::task::{TaskState, TaskStatus};
 use ostler_model::time::Timestamp;
+use ostler_model::volume::HostVolume;
 use ostler_node::{DriverView, NodeView};
 
 use super::go_time;
@@ -76,6 +77,7 @@ pub fn node(node: &NodeView, facts: &NodeRegistrationFacts) -> Value {
         ),
         ("Reserved", map([("CPU", 0.into()), ("MemoryMB", 0.into()), ("DiskMB", 0.into())])),
         ("Drivers", map(drivers)),
+        ("HostVolumes", map(node.host_volumes.iter().map(host_volume))),
         ("Status", "initializing".into()),
         ("SchedulingEligibility", "eligible".into()),
     ];
@@ -84,6 +86,16 @@ pub fn node(node: &NodeView, facts: &NodeRegistrationFacts) -> Value {
 
 fn texts<'a>(all: impl Iterator<Item = (&'a String, &'a String)>) -> Value {
     map(all.map(|(name, value)| (name.as_str(), value.as_str().into())))
+}
+
+fn host_volume<'a>((name, volume): (&'a String, &'a HostVolume)) -> (&'a str, Value) {
+    let path = volume.path.to_string_lossy().into_owned();
+    let fields = [
+        ("Name", name.as_str().into()),
+        ("Path", path.as_str().into()),
+        ("ReadOnly", volume.read_only.into()),
+    ];
+    (name, map(fields))
 }
 
 fn nothing_reserved() -> Value {
@@ -107,6 +119,31 @@ fn resources(node: &NodeView, cpu: u64, memory: u64, disk: u64) -> Value {
         ("IP", ip.as_str().into()),
         ("MBits", 1_000.into()),
     ]);
+    // Servers place a group only where its mode is listed.
+    let own = |(name, value): (&String, &Attribute)| {
+        let mode = match name.strip_prefix("network.")? {
+            mode @ ("bridge" | "none") => mode.to_owned(),
+            other => format!("cni/{}", other.strip_prefix("cni.")?),
+        };
+        (value.value == Scalar::Bool(true)).then(|| map([("Mode", mode.as_str().into())]))
+    };
+    let networks = [network].into_iter().chain(node.attributes.iter().filter_map(own)).collect();
+    let named = node.host_networks.iter().map(|(name, at)| {
+        let family = if at.address.is_ipv4() { "ipv4" } else { "ipv6" };
+        let reserved: Vec<_> = at.reserved.iter().map(|(a, b)| format!("{a}-{b}")).collect();
+        let address = map([
+            ("Family", family.into()),
+            ("Alias", name.as_str().into()),
+            ("Address", at.address.to_string().as_str().into()),
+            ("ReservedPorts", reserved.join(",").as_str().into()),
+        ]);
+        map([
+            ("Mode", "host".into()),
+            ("Device", at.interface.as_str().into()),
+            ("Speed", 1_000.into()),
+            ("Addresses", Value::Array(vec![address])),
+        ])
+    });
     let address = map([
         ("Family", family.into()),
         ("Alias", "default".into()),
@@ -122,8 +159,8 @@ fn resources(node: &NodeView, cpu: u64, memory: u64, disk: u64) -> Value {
         ("Cpu", map([("CpuShares", cpu.into())])),
         ("Memory", map([("MemoryMB", memory.into())])),
         ("Disk", map([("DiskMB", disk.into())])),
-        ("Networks", Value::Array(vec![network])),
-        ("NodeNetworks", Value::Array(vec![of_device])),
+        ("Networks", Value::Array(networks)),
+        ("NodeNetworks", Value::Array([of_device].into_iter().chain(named).collect())),
         ("Devices", Value::Array(node.devices.iter().map(devices).collect())),
     ])
 }
@@ -204,7 +241,26 @@ pub fn alloc(id: AllocId, of: NodeId, now: &AcknowledgedState) -> Value {
         ("ClientDescription", now.client_description.as_str().into()),
         ("TaskStates", map(tasks)),
     ];
-    map(fields.into_iter().chain(deployment.map(|verdict| ("DeploymentStatus", verdict))))
+    let network =
+        now.network_status.as_ref().map(|network| ("NetworkStatus", network_status(network)));
+    let deployment = deployment.map(|verdict| ("DeploymentStatus", verdict));
+    map(fields.into_iter().chain(deployment).chain(network))
+}
+
+fn network_status(network: &NetworkStatus) -> Value {
+    let texts = |texts: &[String]| Value::Array(texts.iter().map(|t| t.as_str().into()).collect());
+    let dns = network.dns.as_ref().map_or(Value::Nil, |dns| {
+        map([
+            ("Servers", texts(&dns.servers)),
+            ("Searches", texts(&dns.searches)),
+            ("Options", texts(&dns.options)),
+        ])
+    });
+    map([
+        ("InterfaceName", network.interface_name.as_str().into()),
+        ("Address", network.address.as_str().into()),
+        ("DNS", dns),
+    ])
 }
 
 fn task(state: &TaskState) -> Value {

@@ -116,6 +116,7 @@ impl<'a> Scene<'a> {
             user: None,
             named: Arc::from([]),
             env: Arc::from([]),
+            network: None,
             task_dir,
             alloc_dir,
             mounts: vec![],

@@ -18,7 +18,7 @@ pub fn state_of(state: &AllocState) -> AcknowledgedState {
         client_status: state.client_status,
         client_description: state.client_description.clone(),
         deployment_status: state.health.clone(),
-        network_status: None,
+        network_status: state.network.as_deref().cloned(),
         tasks: tasks.collect(),
     }
 }

@@ -31,6 +31,7 @@ use ostler_model::grants::wildcard;
 use ostler_model::ids::{AllocId, GroupName};
 use ostler_model::job::{Constraint, Job, Task, TaskGroup};
 use ostler_model::limits::JOB_TASKS_MAX;
+use ostler_model::network::NetworkMode;
 use ostler_model::rng::Rng;
 use ostler_model::time::Timestamp;
 use ostler_node::{NodeResources, NodeView, constraint};
@@ -262,7 +263,10 @@ fn check_size(job: &Job) -> Result<(), Problem> {
 
 fn fixed_ports(job: &Job) -> BTreeSet<u16> {
     let networks = job.groups.iter().filter_map(|group| group.network.as_ref());
-    networks.flat_map(|network| network.ports.iter().filter_map(|port| port.fixed)).collect()
+    let of_groups = networks.flat_map(|network| &network.ports);
+    let tasks = job.groups.iter().flat_map(|group| &group.tasks);
+    let of_tasks = tasks.flat_map(|task| &task.resources.ports);
+    of_groups.chain(of_tasks).filter_map(|port| port.fixed).collect()
 }
 
 fn job_problems(job: &Job, view: &NodeView) -> Vec<Problem> {
@@ -279,12 +283,41 @@ fn job_problems(job: &Job, view: &NodeView) -> Vec<Problem> {
 fn group_problems(group: &TaskGroup, view: &NodeView) -> Vec<Problem> {
     let mut problems: Vec<Problem> =
         unmet(&group.constraints, &RefusalScope::Group, view).collect();
+    let mode = group.network.as_ref().map(|network| &network.mode);
+    problems.extend(mode.and_then(|mode| network_problem(mode, view)));
+    for (name, request) in &group.volumes {
+        let met = request.met_by(view.host_volumes.get(&request.source));
+        problems.extend(met.err().map(|reason| {
+            let (volume, source_name) = (name.clone(), request.source.clone());
+            Problem::Volume { volume, source_name, reason }
+        }));
+    }
     for task in &group.tasks {
         problems.extend(driver_problem(task, view));
         let scope = RefusalScope::Task(task.name.clone());
         problems.extend(unmet(&task.constraints, &scope, view));
     }
     problems
+}
+
+/// What of the network of a group this node cannot make, by its attributes.
+fn network_problem(mode: &NetworkMode, view: &NodeView) -> Option<Problem> {
+    let attribute = match mode {
+        NetworkMode::Host => return None,
+        NetworkMode::None | NetworkMode::Bridge => format!("network.{}", mode.text()),
+        NetworkMode::Cni(name) => format!("network.cni.{name}"),
+    };
+    let is = |name: &str| view.attributes.get(name).map(ToString::to_string);
+    if is(&attribute).as_deref() == Some("true") {
+        return None;
+    }
+    let reason = is(&format!("{attribute}.missing")).unwrap_or_else(|| match mode {
+        NetworkMode::Cni(name) => format!(
+            "there is no CNI configuration of name {name}; client {{ cni_config_dir = … }} says where they are"
+        ),
+        _ => "this agent makes none".to_owned(),
+    });
+    Some(Problem::Network { mode: mode.text(), reason })
 }
 
 fn unmet<'a>(

@@ -6,7 +6,7 @@ use super::admission::Refusal;
 use super::deployments::DeploymentError;
 use ostler_lifecycle::task::RequestError;
 use ostler_model::alloc::ClientStatus;
-use ostler_model::ids::{AllocId, JobId};
+use ostler_model::ids::{AllocId, JobId, UnknownNamespace};
 use ostler_model::limits::{
     CHANGES_WAITING_MAX, COLLECT_REQUESTS_MAX, JOB_TASKS_MAX, STATE_WRITE_WALL_MAX,
 };
@@ -57,6 +57,9 @@ pub enum SubmitError {
     /// Configurations that do not fit their drivers' schemas.
     #[error("{}", .0.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n"))]
     Config(Vec<ConfigProblem>),
+    /// It is in a namespace that is not there.
+    #[error(transparent)]
+    Namespace(UnknownNamespace),
     /// More tasks than one job may have here.
     #[error("the job has {tasks} tasks over all counts; at most {JOB_TASKS_MAX} fit in one job")]
     TooManyTasks {

@@ -39,6 +39,7 @@ use ostler_model::artifact::Artifacts;
 use ostler_model::clock::{self, Clock, Stopwatch};
 use ostler_model::ids::AllocId;
 use ostler_model::limits::CONTROL_QUEUE_MAX;
+use ostler_model::network::Networks;
 use ostler_model::other_nodes::OtherNodes;
 use ostler_model::ports::{BoxFuture, Drivers, Workloads};
 use ostler_model::rng::Rng;
@@ -88,6 +89,8 @@ pub struct ControlOptions {
     pub variables: NodeVariables,
     /// The other nodes of the cluster that this is a node of.
     pub other_nodes: Option<Arc<dyn OtherNodes>>,
+    /// Makes networks of allocations.
+    pub networks: Arc<dyn Networks>,
 }
 
 /// What the owner and its handles share.

@@ -16,11 +16,12 @@ use std::ops::RangeInclusive;
 
 use serde::Serialize;
 
-use ostler_model::ids::AllocId;
+use ostler_model::ids::{AllocId, TaskName};
 use ostler_model::job::PortSpec;
 use ostler_model::limits::DYNAMIC_PORTS;
 use ostler_model::resources::AllocatedPort;
 use ostler_model::rng::Rng;
+use ostler_node::HostNetworkView;
 
 /// Who has a port.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -70,6 +71,29 @@ pub enum PortError {
         /// Last of the range.
         last: u16,
     },
+    /// The node has no addresses of this name.
+    #[error(
+        "port {label:?} is to be at host network {name:?}, which this node has no address of; the operator \
+         gives it one by client {{ host_network \"{name}\" {{ cidr = … }} }}"
+    )]
+    NoHostNetwork {
+        /// Name of the port in the job.
+        label: String,
+        /// Of the host network.
+        name: String,
+    },
+    /// The configuration keeps it from allocations.
+    #[error(
+        "port {port} ({label:?}) is reserved on host network {name:?} by the node's configuration"
+    )]
+    Reserved {
+        /// Name of the port in the job.
+        label: String,
+        /// The port.
+        port: u16,
+        /// Of the host network.
+        name: String,
+    },
     /// Zero means "any" to the kernel and nothing here.
     #[error("port {label:?} cannot be 0; leave `static` out for a dynamic port")]
     Zero {
@@ -82,6 +106,8 @@ pub enum PortError {
 pub struct PortRules<'a> {
     /// Address written into the ports.
     pub host_ip: IpAddr,
+    /// Addresses that ports may ask for by name.
+    pub host_networks: &'a BTreeMap<String, HostNetworkView>,
     /// Where the search for dynamic ports starts.
     pub rng: &'a Rng,
     /// Never assigned as dynamic: fixed ports that later allocations of the same job ask for.
@@ -110,7 +136,7 @@ impl PortLedger {
         Self { assigned: BTreeMap::new(), dynamic }
     }
 
-    /// Assign everything in `ports`, in their order, or nothing.
+    /// Assign everything in `ports`, of a group or of a task of it, in their order, or nothing.
     ///
     /// # Errors
     /// A [`PortError`] for each port that cannot be assigned; of dynamic ones for the first.
@@ -118,9 +144,14 @@ impl PortLedger {
         &mut self,
         alloc: AllocId,
         ports: &[PortSpec],
+        task: Option<&TaskName>,
         rules: &PortRules<'_>,
     ) -> Result<Vec<AllocatedPort>, Vec<PortError>> {
-        let mut errors = Vec::new();
+        let mut errors: Vec<PortError> =
+            ports.iter().filter_map(|port| not_at(port, rules).err()).collect();
+        if !errors.is_empty() {
+            return Err(errors);
+        }
         // In place: a copy of all ports for each of a thousand allocations takes seconds.
         let mut entered = Vec::with_capacity(ports.len());
         // Fixed ports first, so that no dynamic one of the same request takes their place.
@@ -137,7 +168,7 @@ impl PortLedger {
         for spec in ports {
             let port = match spec.fixed {
                 Some(port) => port,
-                None => match self.free_dynamic(&spec.label, rules) {
+                None => match self.free_dynamic(spec, rules) {
                     Ok(port) => {
                         self.enter(alloc, &spec.label, port);
                         entered.push(port);
@@ -154,7 +185,8 @@ impl PortLedger {
                 label: spec.label.clone(),
                 value: port,
                 to: spec.to.unwrap_or(port),
-                host_ip: rules.host_ip.to_string(),
+                host_ip: at(spec, rules).map_or(rules.host_ip, |at| at.address).to_string(),
+                task: task.cloned(),
             });
         }
         if !errors.is_empty() {
@@ -229,9 +261,11 @@ impl PortLedger {
         Ok(())
     }
 
-    fn free_dynamic(&self, label: &str, rules: &PortRules<'_>) -> Result<u16, PortError> {
+    fn free_dynamic(&self, spec: &PortSpec, rules: &PortRules<'_>) -> Result<u16, PortError> {
+        let label = &spec.label;
+        let kept = |port| at(spec, rules).is_some_and(|at| at.reserves(port));
         let (first, last) = (*self.dynamic.start(), *self.dynamic.end());
-        let exhausted = || PortError::Exhausted { label: label.to_owned(), first, last };
+        let exhausted = || PortError::Exhausted { label: label.clone(), first, last };
         let size = u64::from(last.checked_sub(first).ok_or_else(exhausted)?) + 1;
         let start = rules.rng.below(size);
         (0..size)
@@ -239,9 +273,28 @@ impl PortLedger {
             .find(|port| {
                 !self.assigned.contains_key(port)
                     && !rules.reserved.contains(port)
+                    && !kept(*port)
                     && !(rules.in_use)(*port)
             })
             .ok_or_else(exhausted)
+    }
+}
+
+/// The addresses that a port asks for by name.
+fn at<'a>(spec: &PortSpec, rules: &PortRules<'a>) -> Option<&'a HostNetworkView> {
+    rules.host_networks.get(spec.host_network.as_ref()?)
+}
+
+/// What of the node's networks stands in the way of a port.
+fn not_at(spec: &PortSpec, rules: &PortRules<'_>) -> Result<(), PortError> {
+    let (Some(name), label) = (&spec.host_network, &spec.label) else { return Ok(()) };
+    let (name, label) = (name.clone(), label.clone());
+    match (at(spec, rules), spec.fixed) {
+        (None, _) => Err(PortError::NoHostNetwork { label, name }),
+        (Some(at), Some(port)) if at.reserves(port) => {
+            Err(PortError::Reserved { label, port, name })
+        }
+        _ => Ok(()),
     }
 }
 

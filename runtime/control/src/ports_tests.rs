@@ -16,11 +16,11 @@ fn alloc(number: u128) -> AllocId {
 }
 
 fn fixed(label: &str, port: u16) -> PortSpec {
-    PortSpec { label: label.into(), fixed: Some(port), to: None }
+    PortSpec { label: label.into(), fixed: Some(port), to: None, host_network: None }
 }
 
 fn dynamic(label: &str) -> PortSpec {
-    PortSpec { label: label.into(), fixed: None, to: None }
+    PortSpec { label: label.into(), fixed: None, to: None, host_network: None }
 }
 
 fn assign(
@@ -31,11 +31,12 @@ fn assign(
 ) -> Result<Vec<AllocatedPort>, Vec<PortError>> {
     let rules = PortRules {
         host_ip: IpAddr::V4(Ipv4Addr::LOCALHOST),
+        host_networks: &BTreeMap::new(),
         rng: &Rng::seeded(3),
         reserved: &BTreeSet::from([105]),
         in_use,
     };
-    ledger.assign(alloc, ports, &rules)
+    ledger.assign(alloc, ports, None, &rules)
 }
 
 const NOBODY: &dyn Fn(u16) -> bool = &|_| false;
@@ -131,11 +132,12 @@ proptest! {
             let wanted: Vec<PortSpec> = (0..count).map(|n| dynamic(&n.to_string())).collect();
             let rules = PortRules {
                 host_ip: IpAddr::V4(Ipv4Addr::LOCALHOST),
+                host_networks: &BTreeMap::new(),
                 rng: &rng,
                 reserved: &BTreeSet::new(),
                 in_use: NOBODY,
             };
-            let result = ledger.assign(alloc(owner), &wanted, &rules);
+            let result = ledger.assign(alloc(owner), &wanted, None, &rules);
             prop_assert_eq!(result.is_ok(), assigned.len() + count <= 10);
             for port in result.unwrap_or_default() {
                 prop_assert!((100..=109).contains(&port.value));
@@ -154,6 +156,7 @@ fn an_assignment_costs_no_more_where_many_ports_are_held() {
             value,
             to: value,
             host_ip: "127.0.0.1".into(),
+            task: None,
         };
         let mut ledger = PortLedger::default();
         ledger.adopt(alloc(1), &(1..=count).map(port).collect::<Vec<_>>()).unwrap();

@@ -241,8 +241,7 @@ pub fn is_destructive(old: &Job, new: &Job, group: &GroupName) -> bool {
         return true;
     };
     // `${job.…}`, the environment and what an exit means.
-    let of_job =
-        |job: &Job| (job.name.clone(), job.namespace.clone(), job.kind, job.source_dir.clone());
+    let of_job = |job: &Job| (job.name.clone(), job.kind, job.source_dir.clone());
     of_job(old) != of_job(new) || essence(old, before) != essence(new, after)
 }
 
@@ -255,6 +254,7 @@ fn essence(job: &Job, group: &TaskGroup) -> TaskGroup {
         network,
         tasks,
         ephemeral_disk,
+        volumes,
         count: _,
         constraints: _,
         shutdown_delay: _,
@@ -285,6 +285,7 @@ fn essence(job: &Job, group: &TaskGroup) -> TaskGroup {
         update: None,
         reschedule: ReschedulePolicy::NEVER,
         stop_after_disconnect: None,
+        volumes: volumes.clone(),
     }
 }
 

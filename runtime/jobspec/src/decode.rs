@@ -13,6 +13,8 @@ pub(crate) mod group;
 pub(crate) mod health;
 mod http;
 pub(crate) mod job;
+mod namespaces;
+pub(crate) mod network;
 pub(crate) mod reschedule;
 pub(crate) mod resources;
 pub(crate) mod restart;
@@ -21,18 +23,20 @@ pub(crate) mod task;
 pub(crate) mod template;
 pub(crate) mod trust;
 mod update;
+pub(crate) mod volume;
 
 pub(crate) use agent::agent_config;
 pub use agent::agent_key;
 pub(crate) use job::job;
 pub use trust::parse_trust_file;
 
+use std::fmt::Display;
+
 use crate::diagnostic::Span;
 use crate::keys::Context;
-use ostler_model::ids::NameError;
 
 /// A name, or its problem reported.
-fn named<T>(name: Result<T, NameError>, at: Span, cx: &mut Context<'_>) -> Option<T> {
+fn named<T, E: Display>(name: Result<T, E>, at: Span, cx: &mut Context<'_>) -> Option<T> {
     name.map_err(|error| cx.error(at, error.to_string())).ok()
 }
 

@@ -11,15 +11,17 @@ use serde_json::Value;
 use self::services::service;
 use crate::decode::artifact::ArtifactKeys;
 use crate::decode::constraint::{AffinityKeys, ConstraintKeys};
-use crate::decode::group::{GroupKeys, NetworkKeys, PortKeys};
+use crate::decode::group::GroupKeys;
 use crate::decode::health::UpdateKeys;
 use crate::decode::job::{JobKeys, REGION};
+use crate::decode::network::{DnsKeys, NetworkKeys, PortKeys, TaskNetworkKeys};
 use crate::decode::reschedule::RescheduleKeys;
 use crate::decode::resources::{DeviceKeys, ResourceKeys};
 use crate::decode::task::TaskKeys;
 use crate::decode::template;
+use crate::decode::volume::{VolumeKeys, VolumeMountKeys};
 use crate::diagnostic::Span;
-use crate::keys::{Free, Keys as _};
+use crate::keys::{ByName, Free, Keys as _};
 use crate::tree::Key;
 use ostler_model::artifact::TaskArtifact;
 use ostler_model::job::{
@@ -41,7 +43,7 @@ pub fn nomad_json(job: &Job) -> Value {
         region: REGION.to_owned().into(),
         datacenters: placed(&job.datacenters).into(),
         kind: job.kind.into(),
-        namespace: job.namespace.clone().into(),
+        namespace: job.namespace().to_owned().into(),
         priority: job.priority.into(),
         meta: job.meta.clone(),
         constraints: constraints(&job.constraints),
@@ -66,6 +68,7 @@ fn group(group: &TaskGroup, job: JobKind) -> GroupKeys {
         shutdown_delay: group.shutdown_delay.into(),
         max_run_duration: group.max_run_duration.into(),
         ephemeral_disk: Some(group.ephemeral_disk.into()),
+        volumes: ByName(group.volumes.iter().map(VolumeKeys::of).collect()),
         update: group.health.map(|health| update(health, group.update.unwrap_or_default())),
         reschedule: reschedule(group.reschedule, job),
         // What Nomad fills in; `Update` says what counts.
@@ -97,6 +100,7 @@ fn task(task: &Task, services: &[Service]) -> TaskKeys {
         services: own.map(service).collect(),
         artifacts: task.artifacts.iter().map(artifact).collect(),
         templates: task.templates.iter().map(template::keys).collect(),
+        volume_mounts: task.volume_mounts.iter().map(VolumeMountKeys::from).collect(),
         ..TaskKeys::default()
     }
 }
@@ -125,20 +129,43 @@ fn constraints(constraints: &[Constraint]) -> Vec<ConstraintKeys> {
 }
 
 fn network(network: &NetworkSpec) -> NetworkKeys {
+    let texts = |texts: &Vec<String>| (!texts.is_empty()).then(|| placed(texts));
+    let (fixed, dynamic) = ports(&network.ports);
+    NetworkKeys {
+        mode: network.mode.text().into(),
+        ports: fixed,
+        dynamic,
+        dns: network.dns.as_ref().map(|dns| DnsKeys {
+            servers: texts(&dns.servers).into(),
+            searches: texts(&dns.searches).into(),
+            options: texts(&dns.options).into(),
+            ..DnsKeys::default()
+        }),
+        ..NetworkKeys::default()
+    }
+}
+
+fn network_of_task(own: &[PortSpec]) -> TaskNetworkKeys {
+    let (fixed, dynamic) = ports(own);
+    TaskNetworkKeys {
+        mode: "host".to_owned().into(),
+        ports: fixed,
+        dynamic,
+        ..TaskNetworkKeys::default()
+    }
+}
+
+/// Those with a number of their own, and the others.
+fn ports(ports: &[PortSpec]) -> (Vec<PortKeys>, Vec<PortKeys>) {
     let port = |port: &PortSpec| PortKeys {
         label: label(&port.label),
         fixed: port.fixed.into(),
-        to: port.to.into(),
+        to: port.to.map(i32::from).into(),
+        host_network: port.host_network.clone().unwrap_or_else(|| "default".to_owned()).into(),
         ..PortKeys::default()
     };
-    let (fixed, dynamic): (Vec<_>, Vec<_>) =
-        network.ports.iter().partition(|port| port.fixed.is_some());
-    NetworkKeys {
-        mode: "host".to_owned().into(),
-        ports: fixed.into_iter().map(port).collect(),
-        dynamic: dynamic.into_iter().map(port).collect(),
-        ..NetworkKeys::default()
-    }
+    let (fixed, dynamic): (Vec<_>, Vec<_>) = ports.iter().partition(|port| port.fixed.is_some());
+    (fixed.into_iter().map(port).collect(), dynamic.into_iter().map(port).collect())
 }
 
 fn update(health: HealthPolicy, policy: UpdatePolicy) -> UpdateKeys {
@@ -180,12 +207,14 @@ fn reschedule(policy: ReschedulePolicy, job: JobKind) -> Option<RescheduleKeys> 
 }
 
 fn resources(resources: &Resources) -> ResourceKeys {
+    let of_task = resources.ports.as_slice();
     ResourceKeys {
         cpu: resources.cpu_mhz.into(),
         memory: resources.memory_mb.into(),
         memory_max: resources.memory_max_mb.into(),
         secrets: resources.secrets_mb.into(),
         devices: resources.devices.iter().map(device).collect(),
+        networks: (!of_task.is_empty()).then(|| network_of_task(of_task)).into_iter().collect(),
         ..ResourceKeys::default()
     }
 }

@@ -19,8 +19,11 @@ use ostler_model::ids::{GroupName, JobId, PluginName, TaskName};
 use ostler_model::job::*;
 use ostler_model::json::JsonObject;
 use ostler_model::limits::MIB;
+use ostler_model::network::NetworkMode;
 use ostler_model::resources::{DeviceRequest, Resources};
 use ostler_model::rollout::{DelayFunction, ReschedulePolicy, UpdatePolicy};
+use ostler_model::saved::DnsConfig;
+use ostler_model::volume::{VolumeMount, VolumeRequest};
 
 fn read_back(job: &Job) -> Job {
     let text = json!({ "Job": nomad_json(job) }).to_string();
@@ -146,6 +149,12 @@ fn resources() -> impl Strategy<Value = Resources> {
             memory_max_mb,
             secrets_mb,
             devices,
+            ports: vec![PortSpec {
+                label: "of_task".to_owned(),
+                fixed: None,
+                to: None,
+                host_network: None,
+            }],
         },
     )
 }
@@ -191,6 +200,7 @@ fn task(name: &'static str, hook: Option<LifecycleHook>) -> impl Strategy<Value 
         user,
         payload: None,
         templates: Vec::new(),
+        volume_mounts: truth.then(mount).into_iter().collect(),
     })
 }
 
@@ -318,6 +328,22 @@ fn health() -> impl Strategy<Value = HealthPolicy> {
     })
 }
 
+fn mount() -> VolumeMount {
+    VolumeMount { volume: "data".to_owned(), destination: "/data".to_owned(), read_only: true }
+}
+
+fn volume(read_only: bool) -> VolumeRequest {
+    VolumeRequest { source: "of-the-node".to_owned(), read_only }
+}
+
+fn dns() -> DnsConfig {
+    DnsConfig {
+        servers: vec!["192.0.2.53".to_owned()],
+        searches: Vec::new(),
+        options: vec!["ndots:2".to_owned()],
+    }
+}
+
 fn update() -> impl Strategy<Value = UpdatePolicy> {
     let times = (nanos(1..90 * SECOND), prop::option::of(nanos(200 * SECOND..900 * SECOND)));
     (0..5_u32, times, any::<bool>(), any::<bool>(), 0..4_u32).prop_map(
@@ -380,13 +406,22 @@ fn group(kind: JobKind) -> impl Strategy<Value = TaskGroup> {
             constraints,
             network: Some(NetworkSpec {
                 ports: vec![
-                    PortSpec { label: "fixed".to_owned(), fixed: Some(80), to: None },
+                    PortSpec {
+                        label: "fixed".to_owned(),
+                        fixed: Some(80),
+                        to: None,
+                        host_network: None,
+                    },
                     PortSpec {
                         label: "dynamic".to_owned(),
                         fixed: None,
                         to: (to > 0).then_some(to),
+                        host_network: None,
                     },
                 ],
+                mode: [NetworkMode::Bridge, NetworkMode::Cni("x".to_owned())][usize::from(to > 4)]
+                    .clone(),
+                dns: (to % 2 == 0).then(dns),
             }),
             tasks: vec![tasks.0.into(), tasks.1.into()],
             shutdown_delay: times.0,
@@ -402,6 +437,7 @@ fn group(kind: JobKind) -> impl Strategy<Value = TaskGroup> {
             services: [services.0, services.1, services.2].into_iter().flatten().collect(),
             max_run_duration: times.1,
             stop_after_disconnect: None,
+            volumes: [("data".to_owned(), volume(count > 0))].into(),
         },
     )
 }
@@ -422,7 +458,6 @@ fn job() -> impl Strategy<Value = Job> {
         id: JobId::new("an-id").unwrap(),
         name: "a name".to_owned(),
         kind,
-        namespace: "default".to_owned(),
         priority,
         datacenters: vec!["dc1".to_owned(), "dc2".to_owned()],
         meta,

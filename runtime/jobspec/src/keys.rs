@@ -25,7 +25,7 @@ use crate::tree::{self, Key};
 use crate::tree::{Value, ValueKind};
 use crate::units::parse_duration;
 pub(crate) use items::{Entry, Items};
-pub(crate) use kinds::{Free, Given, Kind, Over, TextListMap, Texts};
+pub(crate) use kinds::{ByName, Free, Given, Kind, Over, TextListMap, Texts};
 pub(crate) use scalars::{Arguments, Scalar, choice, keyword, text};
 
 /// Where problems go and how values are written.
@@ -137,8 +137,8 @@ pub(crate) enum Shape {
     Block {
         /// What it holds.
         schema: &'static Schema,
-        /// May be there more than once; in JSON a list.
-        many: bool,
+        /// How often it may be there.
+        form: Form,
     },
     /// Valid in Nomad, not supported yet.
     Unsupported {
@@ -151,6 +151,17 @@ pub(crate) enum Shape {
     },
     /// JSON only: written by servers or read by them before the job; skipped.
     Served,
+}
+
+/// How often a block may be there, and what that is in JSON.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Form {
+    /// Once: an object.
+    One,
+    /// More than once: a list.
+    List,
+    /// Once for each name: an object of objects.
+    ByName,
 }
 
 /// Values that are accepted without doing what they say, which is told in a warning.

@@ -51,6 +51,7 @@ use ostler_model::alloc::{AllocState, Allocation};
 use ostler_model::artifact::Artifacts;
 use ostler_model::clock::Clock;
 use ostler_model::ids::{AllocId, GroupName, JobId, TaskName};
+use ostler_model::network::Networks;
 use ostler_model::other_nodes::OtherNodes;
 use ostler_model::ports::{Devices, Drivers, Workloads};
 use ostler_model::rng::Rng;
@@ -106,6 +107,8 @@ pub struct AllocRunnerConfig {
     pub host_ip: Arc<str>,
     /// The other nodes of the cluster that this is a node of.
     pub other_nodes: Option<Arc<dyn OtherNodes>>,
+    /// Makes networks of allocations.
+    pub networks: Arc<dyn Networks>,
 }
 
 /// An allocation that must run nothing any more before another one starts. Does not keep its owner.

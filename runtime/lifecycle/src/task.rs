@@ -25,6 +25,7 @@ pub mod run;
 pub mod runner;
 pub mod templates;
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
@@ -44,6 +45,7 @@ use ostler_model::event::TaskEvent;
 use ostler_model::held_once::HeldOnce;
 use ostler_model::ids::{RunId, TaskName};
 use ostler_model::job::Task;
+use ostler_model::network::{AllocNetwork, DriverNetwork};
 use ostler_model::ports::{Devices, Drivers, PluginCallError, Workloads};
 use ostler_model::rng::Rng;
 use ostler_model::service::Services;
@@ -151,6 +153,55 @@ pub struct TaskScope {
     /// [`TaskHandle::finish`], a kill or the agent's leaving. Poststop tasks and killed ones do not
     /// wait. `false`: the owner ends with its task.
     pub restartable: bool,
+    /// The network that the allocation has of its own, once it is made.
+    pub network: NetworkSlot,
+}
+
+/// The network of an allocation and those that drivers made for its tasks. Clones share it.
+#[derive(Clone, Debug, Default)]
+pub struct NetworkSlot(Arc<Mutex<KnownNetworks>>);
+
+#[derive(Debug, Default)]
+struct KnownNetworks {
+    own: Option<Arc<AllocNetwork>>,
+    of_drivers: BTreeMap<TaskName, Arc<DriverNetwork>>,
+}
+
+impl NetworkSlot {
+    fn lock(&self) -> std::sync::MutexGuard<'_, KnownNetworks> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The network; none where it is the node's, or is not made.
+    #[must_use]
+    pub fn get(&self) -> Option<Arc<AllocNetwork>> {
+        self.lock().own.clone()
+    }
+
+    /// It is made.
+    pub fn set(&self, network: AllocNetwork) {
+        self.lock().own = Some(Arc::new(network));
+    }
+
+    /// It is taken away.
+    pub fn clear(&self) {
+        self.lock().own = None;
+    }
+
+    /// What the driver of a task made for its run, if anything.
+    #[must_use]
+    pub fn of_driver(&self, task: &TaskName) -> Option<Arc<DriverNetwork>> {
+        self.lock().of_drivers.get(task).cloned()
+    }
+
+    /// A run of the task begins, with this network of its driver's.
+    pub(crate) fn set_of_driver(&self, task: &TaskName, network: Option<Arc<DriverNetwork>>) {
+        let of_drivers = &mut self.lock().of_drivers;
+        match network {
+            Some(network) => drop(of_drivers.insert(task.clone(), network)),
+            None => drop(of_drivers.remove(task)),
+        }
+    }
 }
 
 /// The shared directory, and the task's.

@@ -10,7 +10,7 @@ use super::ids::{AllocId, GroupName, TaskName};
 use super::job::{Job, TaskGroup};
 use super::resources::{AllocatedDevice, AllocatedPort};
 use super::rollout::RescheduleEvent;
-use super::saved::DeploymentStatus;
+use super::saved::{DeploymentStatus, NetworkStatus};
 use super::task::TaskState;
 use super::time::Timestamp;
 
@@ -134,4 +134,6 @@ pub struct AllocState {
     pub tasks: Arc<BTreeMap<TaskName, HeldOnce<TaskState>>>,
     /// The verdict on its health, where somebody asked for one.
     pub health: Option<DeploymentStatus>,
+    /// Its network, where it has one of its own and that is made.
+    pub network: Option<Arc<NetworkStatus>>,
 }

@@ -11,11 +11,14 @@ use serde::{Deserialize, Serialize};
 use super::artifact::ArtifactConfig;
 use super::digest::Digest;
 use super::endpoint::Endpoint;
+use super::ids::Namespace;
 use super::isolation::IsolationGrant;
 use super::json::JsonObject;
+use super::network::NetworkConfig;
 use super::oci::Reference;
 use super::server_address::ServerAddress;
 use super::trust::TrustConfig;
+use super::volume::HostVolume;
 use crate::limits::{
     CompileLimits, DENSE_TASKS_MAX, FINGERPRINT_RETRY_FIRST, FINGERPRINT_RETRY_MAX, KIB, MIB,
     PluginLimits, QUARANTINE_DEFAULT, STRIKE_WINDOW, STRIKES_MAX_DEFAULT, TASK_INSTANCES_MAX,
@@ -57,6 +60,8 @@ pub struct AgentConfig {
     pub trust: TrustConfig,
     /// `registry "host" { … }`, by host and port.
     pub registries: BTreeMap<String, RegistryConfig>,
+    /// `namespace "name" { … }`: what people say of each. `default` is there without.
+    pub namespaces: BTreeMap<Namespace, String>,
     /// `plugin "name" { … }`, by name.
     pub plugins: BTreeMap<String, PluginBlock>,
 }
@@ -69,12 +74,16 @@ pub struct RegistryConfig {
 }
 
 /// A `client` block: what the node has to give, where that is not to be what was found.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ClientConfig {
     /// MHz of processor time; cores times frequency unless given.
     pub cpu_total_compute: Option<u32>,
     /// MiB of memory; the machine's unless given.
     pub memory_total_mb: Option<u32>,
+    /// Directories that jobs may mount, by name.
+    pub host_volumes: BTreeMap<String, HostVolume>,
+    /// Networks of allocations.
+    pub network: NetworkConfig,
     /// Longest `kill_timeout` of a task that is waited for; `KILL_TIMEOUT_MAX` unless given.
     pub max_kill_timeout: Option<Duration>,
 }

@@ -1,6 +1,8 @@
 //! Names and identifiers, checked once when they enter the agent. Copies of one share its text: each
 //! allocation holds dozens.
 
+mod job;
+
 use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
@@ -8,6 +10,8 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize, Serializer};
 
 use crate::limits::NAME_BYTES_MAX;
+
+pub use job::{JobId, NAMESPACE, Namespace, NotNamespace, UnknownNamespace};
 
 /// Why a name was refused.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -76,7 +80,7 @@ fn check(what: &'static str, name: &str, refused: &[char]) -> Result<(), NameErr
 }
 
 macro_rules! names {
-    ($($(#[$doc:meta])* $name:ident = $what:literal, without $refused:ident;)*) => {$(
+    ($($(#[$doc:meta])* $name:ident = $what:literal;)*) => {$(
         $(#[$doc])*
         #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Deserialize)]
         #[serde(try_from = "String")]
@@ -96,7 +100,7 @@ macro_rules! names {
             /// When it is empty, too long, a directory reference, or has characters that it cannot have.
             pub fn new(name: impl Into<String>) -> Result<Self, NameError> {
                 let name = name.into();
-                check($what, &name, $refused)?;
+                check($what, &name, SEPARATORS)?;
                 Ok(Self(name.into()))
             }
 
@@ -148,14 +152,12 @@ macro_rules! names {
 }
 
 names! {
-    /// A job's id, unique on the node. Never a part of a path.
-    JobId = "job id", without BACKSLASH;
     /// A task group's name, unique in its job.
-    GroupName = "task group name", without SEPARATORS;
+    GroupName = "task group name";
     /// A task's name, unique in its group.
-    TaskName = "task name", without SEPARATORS;
+    TaskName = "task name";
     /// A plugin's name: what jobs write in `driver = "…"`, what the agent's `plugin` block is for.
-    PluginName = "plugin name", without SEPARATORS;
+    PluginName = "plugin name";
 }
 
 /// An allocation's id (a UUID). The default, the nil UUID, is that of none.

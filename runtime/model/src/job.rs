@@ -10,10 +10,14 @@ use super::artifact::TaskArtifact;
 use super::held_once::HeldOnce;
 use super::ids::{GroupName, JobId, PluginName, TaskName};
 use super::json::JsonObject;
+use super::network::NetworkMode;
 use super::resources::Resources;
 use super::rollout::{ReschedulePolicy, UpdatePolicy};
+use super::saved::DnsConfig;
 use super::template::TaskTemplate;
+use super::volume::{VolumeMount, VolumeRequest};
 
+pub use super::ids::NAMESPACE;
 pub use super::service::{
     AddressMode, Check, CheckKind, CheckRestart, CheckStatus, CheckTls, HttpCheck, OnUpdate,
     Service,
@@ -42,20 +46,15 @@ impl JobKind {
     }
 }
 
-/// The one namespace there is: jobs of one id in several would be taken for the same.
-pub const NAMESPACE: &str = "default";
-
 /// A job.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Job {
-    /// Unique on the node.
+    /// Unique on the node, with the namespace that the job is in.
     pub id: JobId,
     /// Name people see; the id unless given.
     pub name: String,
     /// Service, batch …
     pub kind: JobKind,
-    /// [`NAMESPACE`]; of jobs that older agents took perhaps another.
-    pub namespace: String,
     /// 1 to 100; 50 unless given.
     pub priority: u8,
     /// Where the job may run; this agent has one data center, so it is checked and shown.
@@ -73,6 +72,12 @@ pub struct Job {
 }
 
 impl Job {
+    /// The namespace it is in.
+    #[must_use]
+    pub fn namespace(&self) -> &str {
+        self.id.namespace()
+    }
+
     /// The group of this name.
     #[must_use]
     pub fn group(&self, name: &GroupName) -> Option<&TaskGroup> {
@@ -111,6 +116,8 @@ pub struct TaskGroup {
     pub max_run_duration: Option<Duration>,
     /// Stopped when the node has heard of no server for this long; only servers ask for it.
     pub stop_after_disconnect: Option<Duration>,
+    /// Volumes of the node that its tasks may mount, by the name they call each.
+    pub volumes: BTreeMap<String, VolumeRequest>,
 }
 
 impl TaskGroup {
@@ -224,6 +231,8 @@ pub struct Task {
     pub shutdown_delay: Option<Duration>,
     /// What its job was dispatched with: of servers alone.
     pub payload: Option<Box<TaskPayload>>,
+    /// Volumes of its group that it sees.
+    pub volume_mounts: Vec<VolumeMount>,
     /// What it brings along, in file order.
     pub artifacts: Vec<TaskArtifact>,
     /// Files that are made of templates before each start, in their order.
@@ -319,11 +328,15 @@ impl Default for LogConfig {
     }
 }
 
-/// Network of an allocation. Only host mode: the allocation shares the node's addresses.
+/// Network of an allocation.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct NetworkSpec {
     /// Those with a fixed number first, else in file order; labels unique.
     pub ports: Vec<PortSpec>,
+    /// Which network.
+    pub mode: NetworkMode,
+    /// How names are resolved in it; the node's way unless given.
+    pub dns: Option<DnsConfig>,
 }
 
 /// A port an allocation asks for.
@@ -333,8 +346,10 @@ pub struct PortSpec {
     pub label: String,
     /// The port asked for; absent: any free dynamic one.
     pub fixed: Option<u16>,
-    /// Port inside the task (`to`): in host mode the port itself, kept and shown.
+    /// Port inside the task (`to`): that of the node unless given; in host mode only shown.
     pub to: Option<u16>,
+    /// Addresses of the node that it is at; the default one unless given.
+    pub host_network: Option<String>,
 }
 
 /// How two attribute values are compared.

@@ -12,6 +12,7 @@ mod control;
 mod engines;
 mod guest;
 mod moved;
+mod networks;
 mod nomad_plugin;
 mod services;
 mod template;
@@ -24,6 +25,7 @@ pub use control::*;
 pub use engines::*;
 pub use guest::*;
 pub use moved::*;
+pub use networks::*;
 pub use nomad_plugin::*;
 pub use services::*;
 pub use template::*;
@@ -59,6 +61,8 @@ pub const JOB_TASK_BLOCKS_MAX: usize = 1_000;
 pub const ENDED_PLACES_PER_RECORD: u32 = 64;
 /// Longest name (job, group, task), bytes: names become directory names.
 pub const NAME_BYTES_MAX: usize = 128;
+/// Longest name of a namespace, bytes; as in Nomad.
+pub const NAMESPACE_BYTES_MAX: usize = 128;
 
 // ---- isolated native tasks ---------------------------------------------------------------------
 
@@ -438,33 +442,6 @@ pub const MEASURE_OPEN_LEVELS_MAX: usize = 32;
 
 // ---- logs ------------------------------------------------------------------------------------
 
-// ---- services and health ----------------------------------------------------------------------
-
-/// Most checks of one group: each costs a timer and, now and then, a connection.
-pub const GROUP_CHECKS_MAX: usize = 64;
-/// Shortest time from one question of a check to the next; as in Nomad.
-pub const CHECK_INTERVAL_MIN: Duration = Duration::from_secs(1);
-/// Longest time from one question of a check to the next.
-pub const CHECK_INTERVAL_MAX: Duration = Duration::from_secs(24 * 60 * 60);
-/// Shortest time a check may give for its answer.
-pub const CHECK_TIMEOUT_MIN: Duration = Duration::from_millis(1);
-/// Longest time a check may give for its answer.
-pub const CHECK_TIMEOUT_MAX: Duration = Duration::from_secs(60 * 60);
-/// Longest path of an HTTP check, bytes.
-pub const CHECK_PATH_BYTES_MAX: usize = 2 * 1024;
-/// Output of a check that is kept, bytes: enough for a line that says what is wrong.
-pub const CHECK_OUTPUT_BYTES_MAX: usize = 1024;
-/// Head of an answer a check reads (status and headers), bytes. Twice what the HTTP client needs at
-/// least.
-pub const CHECK_HEAD_BYTES_MAX: usize = 16 * 1024;
-/// Headers of an answer a check reads.
-pub const CHECK_HEADERS_MAX: usize = 64;
-/// Longest text of one reason in a verdict on health, bytes. It becomes part of a task's events.
-pub const HEALTH_REASON_BYTES_MAX: usize = 512;
-/// Longest text of a whole verdict on health, bytes.
-pub const HEALTH_TEXT_BYTES_MAX: usize = 2 * 1024;
-/// Longest name of a service: that of a label in a domain name.
-pub const SERVICE_NAME_BYTES_MAX: usize = 63;
 /// Size of a task's `secrets` directory in memory, MiB, unless the job says it; as in Nomad.
 pub const SECRETS_MB_DEFAULT: u32 = 1;
 /// Smallest `ephemeral_disk.size`, MiB; as in Nomad.

@@ -19,6 +19,7 @@ use std::time::Duration;
 use crate::device::{DeviceNode, Mount, Reservation};
 use crate::ids::{AllocId, GroupName, JobId, PluginName, RunId, TaskName};
 use crate::json::JsonObject;
+use crate::network::{AllocNetwork, DriverNetwork};
 use crate::resources::{AllocatedDevice, AllocatedPort};
 use crate::session::{ExecPlan, ExecSession, TerminalSize};
 use crate::task::{DriverHandle, ExitResult, RawExit, Usage, Workload};
@@ -278,6 +279,8 @@ pub struct TaskContext {
     /// The environment the task was given, which a driver that is granted only some `programs` passes
     /// on; known while such a driver starts it.
     pub env: Arc<[(String, String)]>,
+    /// The network that its allocation has of its own.
+    pub network: Option<Arc<AllocNetwork>>,
 }
 
 /// Everything a driver is told about a task (`task-config` of the WIT).
@@ -324,6 +327,8 @@ pub struct Started {
     pub handle: DriverHandle,
     /// Who runs it.
     pub workload: Workload,
+    /// What the driver gave it of a network of its own making.
+    pub network: Option<Arc<DriverNetwork>>,
 }
 
 /// Answer of [`Driver::inspect`].

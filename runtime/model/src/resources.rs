@@ -2,7 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::job::{Affinity, Constraint};
+use super::ids::TaskName;
+use super::job::{Affinity, Constraint, PortSpec};
 
 /// What a task asks for.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -17,6 +18,8 @@ pub struct Resources {
     pub secrets_mb: Option<u32>,
     /// Devices, one request after the other.
     pub devices: Vec<DeviceRequest>,
+    /// Ports that it alone asks for, at the node's address.
+    pub ports: Vec<PortSpec>,
 }
 
 impl Default for Resources {
@@ -27,6 +30,7 @@ impl Default for Resources {
             memory_max_mb: None,
             secrets_mb: None,
             devices: Vec::new(),
+            ports: Vec::new(),
         }
     }
 }
@@ -64,6 +68,8 @@ pub struct AllocatedPort {
     pub to: u16,
     /// Address on the node.
     pub host_ip: String,
+    /// The task that asked for it; absent: the group.
+    pub task: Option<TaskName>,
 }
 
 /// Device instances assigned to a task.

@@ -6,7 +6,7 @@ use std::fmt::Debug;
 use serde::de::DeserializeOwned;
 
 use super::*;
-use crate::ids::JobId;
+use crate::ids::{JobId, Namespace};
 use crate::job::JobKind;
 
 /// Through the form of the state file and through that for people.
@@ -47,10 +47,9 @@ fn network() -> NetworkStatus {
 
 fn job_record() -> JobRecord {
     let job = Job {
-        id: JobId::new("web").unwrap(),
+        id: JobId::within(&Namespace::new("shop").unwrap(), "web").unwrap(),
         name: "Web".into(),
         kind: JobKind::Batch,
-        namespace: "shop".into(),
         priority: 70,
         datacenters: vec!["dc1".into()],
         meta: BTreeMap::from([("a".into(), "b".into())]),

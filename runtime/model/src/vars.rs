@@ -16,8 +16,8 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize, Serializer};
 
-use super::ids::{GroupName, JobId, TaskName};
-use super::limits::{NAME_BYTES_MAX, VAR_BYTES_MAX, VAR_ITEMS_MAX, VAR_PATH_CHARS_MAX};
+use super::ids::{GroupName, JobId, Namespace, NotNamespace, TaskName};
+use super::limits::{VAR_BYTES_MAX, VAR_ITEMS_MAX, VAR_PATH_CHARS_MAX};
 use super::ports::BoxFuture;
 use super::time::Timestamp;
 
@@ -58,13 +58,8 @@ pub enum VarPathError {
         path: String,
     },
     /// What is no name of a namespace.
-    #[error(
-        "{namespace:?} is no name of a namespace: those have letters and digits of ASCII, and -"
-    )]
-    Namespace {
-        /// It, cut to a readable length.
-        namespace: String,
-    },
+    #[error(transparent)]
+    Namespace(NotNamespace),
 }
 
 /// The path of a variable.
@@ -129,7 +124,7 @@ impl fmt::Display for VarPath {
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct VarKey {
     /// Its namespace.
-    pub namespace: Arc<str>,
+    pub namespace: Namespace,
     /// Its path in there.
     pub path: VarPath,
 }
@@ -140,13 +135,8 @@ impl VarKey {
     /// # Errors
     /// When one of them cannot be.
     pub fn new(namespace: &str, path: impl Into<String>) -> Result<Self, VarPathError> {
-        let allowed = |c: char| c.is_ascii_alphanumeric() || c == '-';
-        let fits = (1..=NAME_BYTES_MAX).contains(&namespace.len());
-        if !fits || !namespace.chars().all(allowed) {
-            let namespace = namespace.chars().take(64).collect();
-            return Err(VarPathError::Namespace { namespace });
-        }
-        Ok(Self { namespace: namespace.into(), path: VarPath::new(path)? })
+        let namespace = Namespace::new(namespace).map_err(VarPathError::Namespace)?;
+        Ok(Self { namespace, path: VarPath::new(path)? })
     }
 }
 
@@ -243,7 +233,7 @@ pub fn items(items: Items) -> Result<Items, ItemsError> {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Variable {
     /// Its namespace.
-    pub namespace: Arc<str>,
+    pub namespace: Namespace,
     /// Its path.
     pub path: VarPath,
     /// What it consists of.
@@ -262,7 +252,7 @@ impl Variable {
     /// Which it is.
     #[must_use]
     pub fn key(&self) -> VarKey {
-        VarKey { namespace: Arc::clone(&self.namespace), path: self.path.clone() }
+        VarKey { namespace: self.namespace.clone(), path: self.path.clone() }
     }
 }
 
@@ -373,7 +363,7 @@ mod tests {
     #[test]
     fn nothing_that_prints_a_variable_for_debugging_shows_what_is_in_it() {
         let variable = Variable {
-            namespace: "default".into(),
+            namespace: Namespace::default(),
             path: VarPath::new("a").unwrap(),
             items: given(&[("password", "hunter2")]),
             create_index: 1,

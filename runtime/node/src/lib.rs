@@ -14,6 +14,7 @@
 
 pub mod constraint;
 pub mod fingerprint;
+pub mod host_networks;
 pub mod id;
 mod publish;
 pub mod refresh;
@@ -24,4 +25,4 @@ pub mod watch;
 
 pub use id::{NodeId, NodeIdError, keep_standing, node_secret, standing};
 pub use publish::{Node, NodeChanges};
-pub use view::{DriverView, NodeResources, NodeView};
+pub use view::{DriverView, HostNetworkView, NodeResources, NodeView};

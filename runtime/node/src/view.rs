@@ -10,6 +10,7 @@ use super::id::NodeId;
 use ostler_model::attribute::{Attribute, Scalar};
 use ostler_model::device::{DeviceGroup, Health, HealthState};
 use ostler_model::ids::PluginName;
+use ostler_model::volume::HostVolume;
 
 /// What the node has to give, in whole units.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -33,6 +34,25 @@ pub struct DriverView {
     pub capabilities: String,
 }
 
+/// A `host_network` of the configuration, as it is on this node.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HostNetworkView {
+    /// The node's address in it.
+    pub address: IpAddr,
+    /// Its interface.
+    pub interface: String,
+    /// First and last port of each range that no allocation gets there.
+    pub reserved: Vec<(u16, u16)>,
+}
+
+impl HostNetworkView {
+    /// Is this port kept from allocations?
+    #[must_use]
+    pub fn reserves(&self, port: u16) -> bool {
+        self.reserved.iter().any(|(first, last)| (*first..=*last).contains(&port))
+    }
+}
+
 /// Everything known about this node at one moment.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct NodeView {
@@ -48,6 +68,12 @@ pub struct NodeView {
     pub attributes: BTreeMap<String, Attribute>,
     /// Configured key-value pairs.
     pub meta: BTreeMap<String, String>,
+    /// Directories that the configuration offers to jobs, by name.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub host_volumes: BTreeMap<String, HostVolume>,
+    /// Addresses of this node that ports may ask for by name.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub host_networks: BTreeMap<String, HostNetworkView>,
     /// Totals.
     pub resources: NodeResources,
     /// Loaded drivers.
@@ -75,6 +101,8 @@ impl NodeView {
             host_ip: IpAddr::V4(Ipv4Addr::LOCALHOST),
             attributes: BTreeMap::new(),
             meta: BTreeMap::new(),
+            host_volumes: BTreeMap::new(),
+            host_networks: BTreeMap::new(),
             resources: NodeResources::default(),
             drivers: BTreeMap::new(),
             device_plugins: BTreeMap::new(),

@@ -5,7 +5,7 @@
 
 mod stats;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Display;
 use std::time::Duration;
 
@@ -24,6 +24,7 @@ use ostler_model::limits::{
     ANSWER_TEXT_BYTES_MAX, ATTRIBUTES_MAX, DEVICE_GROUPS_MAX, DEVICE_INSTANCES_MAX, NEXT_CHECK_MIN,
     WATCH_PATHS_MAX, WATCH_SUBSYSTEMS_MAX,
 };
+use ostler_model::network::DriverNetwork;
 use ostler_model::ports::{Capabilities, Diagnostic, FsIsolation, PluginCallError};
 use ostler_model::shown::{has_hidden, shown, shown_lines};
 
@@ -265,6 +266,25 @@ pub(super) fn reservation(given: dev::Reservation) -> Checked<Reservation> {
         });
     }
     Ok(reservation)
+}
+
+/// The address of a task in its driver's network, and its ports by label.
+pub(super) fn driver_network(given: drv::Network) -> Checked<DriverNetwork> {
+    at_most("network ports", given.ports.len(), ATTRIBUTES_MAX)?;
+    let Ok(ip) = given.ip.parse() else {
+        return broken("network ip", format!("{:?} is no address", shown(given.ip, 64)));
+    };
+    let mut ports = BTreeMap::new();
+    for port in given.ports {
+        let label = name("network port", port.label)?;
+        if port.value == 0 {
+            return broken("network port", format!("{label:?} is 0"));
+        }
+        if let Some(_twice) = ports.insert(label.clone(), port.value) {
+            return broken("network port", format!("{label:?} is there twice"));
+        }
+    }
+    Ok(DriverNetwork { ip, ports })
 }
 
 fn absolute(place: &str, path: String) -> Checked<String> {

@@ -341,6 +341,7 @@ pub(super) fn started(plugin: &str, given: drv::Started) -> Result<Started, Answ
         let problem = format!("has {} bytes; at most {HANDLE_BYTES_MAX}", data.len());
         return Err(broken("handle", problem));
     }
+    let network = given.network.map(convert::driver_network).transpose()?.map(Arc::new);
     let id = |id| convert::name("workload id", id);
     let workload = match given.workload {
         drv::Workload::Process(process) => Workload::Process(id(process)?),
@@ -348,7 +349,7 @@ pub(super) fn started(plugin: &str, given: drv::Started) -> Result<Started, Answ
         drv::Workload::Poll(interval) => Workload::Poll(interval),
     };
     let (plugin, version) = (plugin.to_owned(), given.handle.version);
-    Ok(Started { handle: DriverHandle { plugin, version, data }, workload })
+    Ok(Started { handle: DriverHandle { plugin, version, data }, workload, network })
 }
 
 /// The answer of `exited`, checked.

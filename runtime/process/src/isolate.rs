@@ -33,7 +33,7 @@ pub(super) mod privileges;
 pub(super) mod probe;
 mod root;
 pub(super) mod rules;
-mod sys;
+pub(super) mod sys;
 mod view;
 
 use std::ffi::CString;
@@ -41,6 +41,7 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
+pub(super) use self::inside::loopback_up;
 pub use self::privileges::capability;
 pub use self::probe::Abilities;
 pub(super) use self::view::candidates;

@@ -29,6 +29,7 @@ pub mod left;
 pub mod limited;
 pub mod live;
 pub mod memory;
+pub mod netns;
 mod oversee;
 pub mod program;
 mod reap;
@@ -127,6 +128,8 @@ pub struct ProcessSpec {
     /// From what it is kept apart; paths are then those that it will see, where it has a root of its
     /// own.
     pub isolation: Option<Isolation>,
+    /// File of the network namespace that it is in; the agent's own when absent.
+    pub network: Option<PathBuf>,
     /// Standard output.
     pub stdout: Arc<dyn ByteSink>,
     /// Standard error.

@@ -20,7 +20,7 @@ use serde::Serialize;
 use super::identity;
 use super::supervise::note::Note;
 use super::supervise::record::{ExitRecordError, Records};
-use ostler_model::ids::RunId;
+use ostler_model::ids::{JobId, Namespace, RunId};
 use ostler_model::ports::{ProcessIdentity, RunNote, SupervisorIdentity};
 
 /// Name of a supervisor's process.
@@ -36,7 +36,7 @@ pub struct RunPlace {
     /// The task.
     pub task: ostler_model::ids::TaskName,
     /// The job.
-    pub job: ostler_model::ids::JobId,
+    pub job: JobId,
     /// The group.
     pub group: ostler_model::ids::GroupName,
     /// Index in the group.
@@ -223,10 +223,12 @@ fn place_of(task: u32) -> Option<RunPlace> {
         .filter_map(|line| std::str::from_utf8(line).ok()?.split_once('='))
         .collect();
     let value = |name: &str| values.get(name).copied();
+    let namespace = value("NOMAD_NAMESPACE").and_then(|name| Namespace::new(name).ok());
+    let namespace = namespace.unwrap_or_default();
     Some(RunPlace {
         alloc: value("NOMAD_ALLOC_ID")?.parse().ok()?,
         task: value("NOMAD_TASK_NAME")?.parse().ok()?,
-        job: value("NOMAD_JOB_ID")?.parse().ok()?,
+        job: JobId::within(&namespace, value("NOMAD_JOB_ID")?).ok()?,
         group: value("NOMAD_GROUP_NAME")?.parse().ok()?,
         index: value("NOMAD_ALLOC_INDEX")?.parse().ok()?,
     })

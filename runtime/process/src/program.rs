@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::process::Stdio;
 use std::time::Duration;
 
-use tokio::io::{AsyncRead, AsyncReadExt as _};
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWriteExt as _};
 
 use crate::descriptors;
 use ostler_model::limits::COMMAND_OUTPUT_BYTES_MAX;
@@ -39,6 +39,19 @@ pub enum CommandFailure {
     Failed(String),
 }
 
+/// What is run.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ProgramStart {
+    /// Absolute path.
+    pub program: PathBuf,
+    /// Its arguments.
+    pub args: Vec<String>,
+    /// The whole environment.
+    pub env: Vec<(String, String)>,
+    /// What it reads.
+    pub input: Vec<u8>,
+}
+
 /// Run `program` with `args`, an empty environment and no input, for at most `wall`. Dropping the
 /// future kills it.
 ///
@@ -49,6 +62,18 @@ pub async fn run(
     args: Vec<String>,
     wall: Duration,
 ) -> Result<CommandOutput, CommandFailure> {
+    run_with(ProgramStart { program, args, env: Vec::new(), input: Vec::new() }, wall).await
+}
+
+/// As [`run`], with an environment and input.
+///
+/// # Errors
+/// See [`CommandFailure`].
+pub async fn run_with(
+    start: ProgramStart,
+    wall: Duration,
+) -> Result<CommandOutput, CommandFailure> {
+    let ProgramStart { program, args, env, input } = start;
     #[expect(clippy::disallowed_methods, reason = "host is where processes are started")]
     let mut command = std::process::Command::new(&program);
     descriptors::as_before(&mut command);
@@ -56,8 +81,9 @@ pub async fn run(
     command
         .args(&args)
         .env_clear()
+        .envs(env)
         .current_dir("/")
-        .stdin(Stdio::null())
+        .stdin(if input.is_empty() { Stdio::null() } else { Stdio::piped() })
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .process_group(0)
@@ -69,10 +95,16 @@ pub async fn run(
         _ => CommandFailure::Failed(format!("cannot start {}: {error}", program.display())),
     })?;
     let mut group = Group::led_by(&child);
-    let (stdout, stderr) = (child.stdout.take(), child.stderr.take());
+    let (stdin, stdout, stderr) = (child.stdin.take(), child.stdout.take(), child.stderr.take());
     let work = async {
+        let fed = async {
+            if let Some(mut stdin) = stdin {
+                // One that reads nothing of it may be right.
+                let _closed = stdin.write_all(&input).await;
+            }
+        };
         // The leader is reaped last: as long as it is not, its group id is nobody else's.
-        let (out, err) = tokio::join!(bounded(stdout), bounded(stderr));
+        let ((), out, err) = tokio::join!(fed, bounded(stdout), bounded(stderr));
         (out, err, child.wait().await)
     };
     let Some((out, err, status)) = ostler_model::clock::timeout(wall, work).await else {

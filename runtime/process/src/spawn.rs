@@ -37,10 +37,12 @@ use ostler_model::task::RawExit;
 pub(super) async fn start(host: ProcessHost, spec: ProcessSpec) -> Result<String, ProcessError> {
     check_room(&host, &spec.run_id)?;
     let prepared = prepare(&host, &spec).await?;
-    let mut started = match (&host.inner.way, &spec.isolation) {
-        (Way::Here(spawner), None) => fork_here(&host, spawner, &spec, prepared).await?,
+    // What is not here, in its namespaces, is forked by a process of one thread.
+    let apart = spec.isolation.is_some() || spec.network.is_some();
+    let mut started = match (&host.inner.way, apart) {
+        (Way::Here(spawner), false) => fork_here(&host, spawner, &spec, prepared).await?,
         (Way::Supervised(line), _) => fork_supervised(&host, line, &spec, prepared).await?,
-        (Way::Here(_), Some(_)) => {
+        (Way::Here(_), true) => {
             let line = host.inner.isolator.as_ref().ok_or(NO_ISOLATOR)?;
             fork_supervised(&host, line, &spec, prepared).await?
         }
@@ -203,6 +205,7 @@ async fn fork_supervised(
         cgroup: cgroup.clone(),
         streams: files.each_ref().map(|files| files.as_ref().map(stream_order)),
         setup,
+        network: spec.network.clone(),
         with_agent: host.inner.kill_with_agent,
     };
     let ordered = Ordered { order, files, go: go_shim, status: status_task };

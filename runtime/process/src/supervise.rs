@@ -91,6 +91,8 @@ pub(super) struct Order {
     pub streams: [Option<StreamOrder>; 2],
     /// From what the task is kept apart.
     pub setup: Option<IsolationSetup>,
+    /// File of the network namespace that it is in.
+    pub network: Option<PathBuf>,
     /// The task ends with the agent that gave the order.
     pub with_agent: bool,
 }
@@ -126,10 +128,11 @@ pub(super) enum ShimStep {
     Identity,
     Cgroup,
     Isolate,
+    Network,
 }
 
 impl ShimStep {
-    const ALL: [Self; 9] = [
+    const ALL: [Self; 10] = [
         Self::ForkShim,
         Self::Order,
         Self::Session,
@@ -139,6 +142,7 @@ impl ShimStep {
         Self::Identity,
         Self::Cgroup,
         Self::Isolate,
+        Self::Network,
     ];
 
     /// For [`super::ProcessError::System`].
@@ -153,6 +157,7 @@ impl ShimStep {
             Self::Identity => "reading the start time in a supervisor",
             Self::Cgroup => "opening the cgroup of a task in a supervisor",
             Self::Isolate => "making the namespaces of a task in a supervisor",
+            Self::Network => "entering the network of an allocation in a supervisor",
         }
     }
 }

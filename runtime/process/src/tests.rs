@@ -197,6 +197,7 @@ fn sh(script: &str) -> Case {
         cwd: PathBuf::from("/"),
         user: None,
         isolation: None,
+        network: None,
         stdout: Arc::clone(&stdout) as Arc<dyn ByteSink>,
         stderr: Arc::clone(&stderr) as Arc<dyn ByteSink>,
         record_identity: recorded(),

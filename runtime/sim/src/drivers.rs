@@ -69,7 +69,7 @@ impl World {
             version: 1,
             data: run.as_str().as_bytes().to_vec(),
         };
-        Ok(Started { handle, workload: workload(wasm) })
+        Ok(Started { handle, workload: workload(wasm), network: None })
     }
 
     /// What this start does.
@@ -206,7 +206,7 @@ impl Driver for World {
             let inner = self.lock();
             let known = inner.runs.get(&context.run_id);
             let run = known.ok_or_else(|| PluginCallError::NotFound(context.run_id.to_string()))?;
-            Ok(Started { handle, workload: workload(run.script.wasm) })
+            Ok(Started { handle, workload: workload(run.script.wasm), network: None })
         })
     }
 

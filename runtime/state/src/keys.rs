@@ -327,7 +327,7 @@ impl Key {
             Self::DeviceManager => out.extend([MANAGER, MANAGER_DEVICE]),
             Self::Job(id) => {
                 out.push(JOB);
-                out.extend_from_slice(id.as_str().as_bytes());
+                out.extend_from_slice(id.qualified().as_bytes());
             }
             Self::EndedPlaces(of) => {
                 let EndedBlock { job, group, block } = &**of;
@@ -346,7 +346,7 @@ impl Key {
             }
             Self::Variable(of) => {
                 out.push(VARIABLE);
-                out.extend_from_slice(of.namespace.as_bytes());
+                out.extend_from_slice(of.namespace.as_str().as_bytes());
                 out.push(NAMESPACE_END);
                 out.extend_from_slice(of.path.as_str().as_bytes());
             }
@@ -431,7 +431,7 @@ fn push_task(out: &mut Vec<u8>, id: AllocId, task: &TaskName) {
 
 fn push_beside(out: &mut Vec<u8>, job: &JobId) {
     out.push(JOB);
-    out.extend_from_slice(job.as_str().as_bytes());
+    out.extend_from_slice(job.qualified().as_bytes());
     out.push(JOB_END);
 }
 
@@ -467,7 +467,7 @@ fn parse_alloc(rest: &[u8]) -> Result<Key, KeyError> {
 }
 
 fn parse_job(rest: &[u8]) -> Result<Key, KeyError> {
-    let id = |bytes| JobId::new(utf8(bytes)?).map_err(KeyError::Name);
+    let id = |bytes| JobId::from_qualified(utf8(bytes)?).map_err(KeyError::Name);
     // Names hold no NUL byte.
     let Some(end) = rest.iter().position(|byte| *byte == JOB_END) else {
         return id(rest).map(Key::Job);

@@ -120,6 +120,7 @@ fn allocation(id: AllocId) -> Allocation {
         user: Some("nobody".to_owned()),
         shutdown_delay: Some(Duration::from_secs(1)),
         payload: None,
+        volume_mounts: Vec::new(),
         artifacts: Vec::new(),
         templates: Vec::new(),
     };
@@ -128,7 +129,6 @@ fn allocation(id: AllocId) -> Allocation {
         id: JobId::new("example").unwrap(),
         name: "example".to_owned(),
         kind: JobKind::Service,
-        namespace: "default".to_owned(),
         priority: 50,
         datacenters: vec!["dc1".to_owned()],
         meta: pairs("JOB"),
@@ -139,7 +139,13 @@ fn allocation(id: AllocId) -> Allocation {
             meta: pairs("GROUP"),
             constraints: Vec::new(),
             network: Some(NetworkSpec {
-                ports: vec![PortSpec { label: "db".to_owned(), fixed: None, to: Some(6379) }],
+                ports: vec![PortSpec {
+                    label: "db".to_owned(),
+                    fixed: None,
+                    to: Some(6379),
+                    host_network: None,
+                }],
+                ..NetworkSpec::default()
             }),
             tasks: vec![web.into()],
             shutdown_delay: None,
@@ -150,6 +156,7 @@ fn allocation(id: AllocId) -> Allocation {
             update: None,
             reschedule: ostler_model::rollout::ReschedulePolicy::NEVER,
             stop_after_disconnect: None,
+            volumes: BTreeMap::new(),
         }],
         source_dir: Some("/jobs".into()),
         parent: None,
@@ -168,6 +175,7 @@ fn allocation(id: AllocId) -> Allocation {
             value: 20_001,
             to: 6_379,
             host_ip: "127.0.0.1".to_owned(),
+            task: None,
         }],
         devices: BTreeMap::from([(
             task("web"),

@@ -370,7 +370,7 @@ impl FakeNode {
             version: 1,
             data: run.as_str().as_bytes().to_vec(),
         };
-        Ok(Started { handle, workload: workload(&script) })
+        Ok(Started { handle, workload: workload(&script), network: None })
     }
 
     /// Once per run.

@@ -39,6 +39,7 @@ pub fn task(name: &str) -> Result<Task, NameError> {
         user: None,
         shutdown_delay: None,
         payload: None,
+        volume_mounts: Vec::new(),
         artifacts: Vec::new(),
         templates: Vec::new(),
     })
@@ -104,6 +105,7 @@ pub fn group(name: &str, tasks: Vec<Task>) -> Result<TaskGroup, NameError> {
         update: None,
         reschedule: ostler_model::rollout::ReschedulePolicy::NEVER,
         stop_after_disconnect: None,
+        volumes: BTreeMap::new(),
     })
 }
 
@@ -116,7 +118,6 @@ pub fn job(name: &str, kind: JobKind, groups: Vec<TaskGroup>) -> Result<Job, Nam
         id: JobId::new(name)?,
         name: name.to_owned(),
         kind,
-        namespace: "default".to_owned(),
         priority: 50,
         datacenters: vec!["*".to_owned()],
         meta: BTreeMap::new(),

@@ -364,9 +364,6 @@ async fn in_another_namespace_nothing_is_changed_and_nothing_is_there() {
     }
     refused(client.send("DELETE", "/v1/job/web?namespace=other", Bytes::new()).await);
     refused(client.put(&format!("/v1/allocation/{alloc}/stop?namespace=other"), None).await);
-    let hcl = "job \"web\" {\n namespace = \"other\"\n group \"g\" {\n task \"t\" {\n \
-               driver = \"raw_exec\"\n }\n }\n}";
-    refused(client.put("/v1/jobs/parse", Some(json!({ "JobHCL": hcl }))).await);
 
     for path in ["", "/summary", "/versions"] {
         let path = format!("/v1/job/web{path}?namespace=other");

@@ -25,6 +25,7 @@ const CRATES: &[&str] = &[
     "lifecycle",
     "logs",
     "model",
+    "network",
     "node",
     "nomad-plugin",
     "plugin",

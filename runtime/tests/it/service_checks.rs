@@ -337,3 +337,53 @@ async fn a_service_that_cannot_be_listed_says_why_in_an_event_and_in_its_check()
     let ended = agent.ask(&["service", "info", "a"]).await;
     ended.said(2, &["no service a runs"]);
 }
+
+#[tokio::test]
+async fn a_service_is_listed_where_its_driver_says_and_by_the_next_agent_too() {
+    let agent = AgentProcess::start().await;
+    let text = r#"job "j" {
+  group "g" {
+    task "t" {
+      driver = "mock"
+      config {
+        run_for         = "1h"
+        driver_ip       = "192.0.2.7"
+        driver_port_map = "inside:8081"
+      }
+      service {
+        name = "auto"
+        port = "${NOMAD_META_port}"
+      }
+      service {
+        name         = "driver"
+        port         = "${NOMAD_META_port}"
+        address_mode = "driver"
+      }
+      service {
+        name         = "host"
+        port         = 9000
+        address_mode = "host"
+      }
+      meta {
+        port = "inside"
+      }
+    }
+  }
+}"#;
+    agent.submit(text).await.said(0, &[]);
+    let listed = async |agent: &AgentProcess| {
+        for (name, address, port) in [
+            ("auto", "192.0.2.7", 8_081),
+            ("driver", "192.0.2.7", 8_081),
+            ("host", "127.0.0.1", 9_000),
+        ] {
+            let found = service_when(&client(agent), name, |found| found.len() == 1).await;
+            let at = (&found[0]["Address"], &found[0]["Port"]);
+            assert_eq!(at, (&json!(address), &json!(port)), "{name}");
+        }
+    };
+    listed(&agent).await;
+    agent.signal(Signal::KILL);
+    let (_, home) = agent.ended().await;
+    listed(&AgentProcess::start_in(home, &[]).await).await;
+}

@@ -53,6 +53,7 @@ fn spec(dir: &Path, number: u32) -> ProcessSpec {
         cwd: dir.to_owned(),
         user: None,
         isolation: None,
+        network: None,
         stdout: Arc::clone(&sink),
         stderr: sink,
         record_identity: Arc::new(|_| Box::pin(async { Ok(()) })),

@@ -110,13 +110,13 @@ async fn what_cannot_be_done_is_refused_by_name_and_without_what_is_in_it() {
         (
             "/v1/var/a",
             json!({ "Path": "b", "Items": { "k": SECRET } }).to_string(),
-            "\"b\", the path a",
+            "the path \"b\", the request \"a\"",
         ),
-        ("/v1/var/a?namespace=other", body(SECRET), "namespace \"other\" is not there"),
+        ("/v1/var/a?namespace=other", body(SECRET), "there is no namespace \"other\""),
         (
             "/v1/var/a",
             json!({ "Namespace": "other", "Items": { "k": SECRET } }).to_string(),
-            "namespace \"other\" is not there",
+            "there is no namespace \"other\"",
         ),
     ] {
         let refused = client.send("PUT", path, Bytes::from(body)).await;

@@ -77,9 +77,9 @@ pub struct Alloc<'a, J = Job<'a>> {
     pub deployment_id: Option<Text<'a>>,
     /// The verdict on its health.
     pub deployment_status: Option<AllocHealth<'a>>,
-    /// It shares the node's network: nothing was set up for it. Not of lists.
+    /// The network of its own; null where it has the node's. Not of lists.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub network_status: Option<Absent>,
+    pub network_status: Option<Option<AllocNetworkStatus<'a>>>,
     /// Whose place it takes. Not of lists.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub previous_allocation: Option<Option<Text<'a>>>,
@@ -109,6 +109,34 @@ pub struct Alloc<'a, J = Job<'a>> {
     pub create_time: Timestamp,
     /// When it last changed.
     pub modify_time: Timestamp,
+}
+
+/// `AllocNetworkStatus`.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+pub struct AllocNetworkStatus<'a> {
+    /// The interface in its namespace.
+    pub interface_name: Text<'a>,
+    /// Its address there.
+    pub address: Text<'a>,
+    /// How names are resolved there, where its network says so.
+    #[serde(rename = "DNS")]
+    pub dns: Option<Dns<'a>>,
+}
+
+/// `DNSConfig`.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+pub struct Dns<'a> {
+    /// Addresses of name servers.
+    #[serde(deserialize_with = "or_empty")]
+    pub servers: Cow<'a, [String]>,
+    /// Domains that short names are looked for in.
+    #[serde(deserialize_with = "or_empty")]
+    pub searches: Cow<'a, [String]>,
+    /// Options of the resolver.
+    #[serde(deserialize_with = "or_empty")]
+    pub options: Cow<'a, [String]>,
 }
 
 impl Alloc<'_> {

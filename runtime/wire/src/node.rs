@@ -35,8 +35,8 @@ pub struct NodeStub<'a> {
     /// Its drivers.
     #[serde(deserialize_with = "or_empty")]
     pub drivers: BTreeMap<Text<'a>, DriverInfo<'a>>,
-    /// There are none.
-    pub host_volumes: Absent,
+    /// Directories that jobs may mount; null without any.
+    pub host_volumes: Option<BTreeMap<Text<'a>, HostVolume<'a>>>,
     /// What it has, where that is asked for.
     pub node_resources: Option<NodeResources<'a>>,
     /// What is held back, where that is asked for.
@@ -62,6 +62,16 @@ pub struct DriverInfo<'a> {
     pub health_description: Text<'a>,
     /// Not told: [`NEVER`](crate::NEVER).
     pub update_time: Text<'a>,
+}
+
+/// `HostVolumeInfo`.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+pub struct HostVolume<'a> {
+    /// Path on the node.
+    pub path: Text<'a>,
+    /// Nobody writes to it.
+    pub read_only: bool,
 }
 
 /// `Node`.
@@ -128,8 +138,8 @@ pub struct Node<'a> {
     /// There are none.
     #[serde(rename = "CSINodePlugins")]
     pub csi_node_plugins: Absent,
-    /// There are none.
-    pub host_volumes: Absent,
+    /// Directories that jobs may mount; null without any.
+    pub host_volumes: Option<BTreeMap<Text<'a>, HostVolume<'a>>>,
     /// Index of the first change.
     pub create_index: u64,
     /// Index of the last change.

@@ -29,8 +29,8 @@ pub struct TaskResources<'a> {
     pub cpu: Cpu,
     /// Memory.
     pub memory: Memory,
-    /// A task has no network of its own.
-    pub networks: Absent,
+    /// Ports of the task alone; none without one.
+    pub networks: Option<Vec<NetworkResource<'a>>>,
     /// Devices; none without one.
     pub devices: Option<Vec<TaskDevices<'a>>>,
 }
@@ -121,7 +121,7 @@ pub struct PortMapping<'a> {
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct NetworkResource<'a> {
-    /// `host`.
+    /// `host`, `bridge` …
     pub mode: Text<'a>,
     /// The interface, of a node.
     pub device: Text<'a>,
@@ -134,9 +134,9 @@ pub struct NetworkResource<'a> {
     /// The speed, of a node.
     #[serde(rename = "MBits")]
     pub mbits: u32,
-    /// Names are not looked up otherwise.
+    /// How names are resolved, where its job says so.
     #[serde(rename = "DNS")]
-    pub dns: Absent,
+    pub dns: Option<crate::Dns<'a>>,
     /// Ports whose number the job names.
     pub reserved_ports: Option<Vec<NetworkPort<'a>>>,
     /// Ports that were drawn.

@@ -50,16 +50,18 @@ pub(crate) fn of(
         task: mount.task_path.clone(),
         read_only: mount.read_only,
     });
+    // In a network of its own a task has the ports as they are called there, on every address.
+    let own = context.network.is_some();
     let ports = context.ports.iter().map(|port| Port {
         label: port.label.clone(),
-        value: port.value,
+        value: if own { port.to } else { port.value },
         to: port.to,
-        host_ip: port.host_ip.clone(),
+        host_ip: if own { String::new() } else { port.host_ip.clone() },
     });
     let order = StartOrder {
         run: context.run_id.to_string(),
         alloc: context.alloc_id.to_string(),
-        job: context.job_id.to_string(),
+        job: context.job_id.qualified().to_owned(),
         group: context.group.to_string(),
         task: context.task.to_string(),
         code: Code { digest: code.digest.to_string(), component: code.format == Format::Component },
@@ -158,11 +160,12 @@ pub(crate) fn received(
         value: port.value,
         to: port.to,
         host_ip: port.host_ip,
+        task: None,
     });
     let context = TaskContext {
         run_id: run(&order.run)?,
         alloc_id,
-        job_id: named(JobId::new(&order.job))?,
+        job_id: named(JobId::from_qualified(&order.job))?,
         group: named(GroupName::new(&order.group))?,
         task: named(TaskName::new(&order.task))?,
         stdout,
@@ -182,6 +185,7 @@ pub(crate) fn received(
         user: None,
         named: Arc::default(),
         env: Arc::default(),
+        network: None,
     };
     let dirs = order.dirs.into_iter().map(|dir| PreopenedDir {
         host_path: PathBuf::from(dir.host),

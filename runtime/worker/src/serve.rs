@@ -34,6 +34,7 @@ use ostler_model::rng::Rng;
 use ostler_model::task::Usage;
 use ostler_plugin::host::wasm_task::{WasmTaskError, WasmTaskHost, WasmTasks as _};
 use ostler_process::confine::{Confinement, confine};
+use ostler_process::netns;
 use ostler_sandbox::{EngineKind, Sandbox, SandboxConfig, threads};
 
 /// First argument by which this program is a worker.
@@ -83,6 +84,9 @@ fn begin() -> io::Result<Begun> {
     rustix::stdio::dup2_stdin(std::fs::File::open("/dev/null")?)?;
     let setup: Setup = link::receive_blocking(&first)?
         .ok_or_else(|| io::Error::other("the agent was gone before it said anything"))?;
+    if let Some(network) = &setup.network {
+        netns::enter(network)?;
+    }
     let listener = connect::at(&setup.dir)?;
     WorkerRecord::own(setup.key.clone())?.write(&setup.dir)?;
     let home = Home::of(&setup.dir)?;

@@ -20,4 +20,6 @@ pub(crate) struct Setup {
     pub task_instances: u32,
     /// In the dense profile.
     pub dense: bool,
+    /// File of the network namespace that it is in.
+    pub network: Option<PathBuf>,
 }

@@ -23,7 +23,6 @@ use super::setup::Setup;
 use ostler_model::clock::{self, Clock};
 use ostler_model::config::{WasmWorkerConfig, WorkerScope};
 use ostler_model::ids::RunId;
-use ostler_model::job::NAMESPACE;
 use ostler_model::limits::{MIB, WORKER_NOTICES_MAX, WORKER_TASK_CPU_MHZ};
 use ostler_model::ports::{Adoption, BoxFuture, TaskContext};
 use ostler_model::rng::Rng;
@@ -81,6 +80,10 @@ struct Inner {
 struct Slot {
     worker: Option<Arc<Worker>>,
 }
+
+/// Directories that a worker uses outside the allocations', each with whether it only reads there; and the
+/// network that it is in.
+type Outside = (Vec<(PathBuf, bool)>, Option<PathBuf>);
 
 impl WorkerTasks {
     /// Find the workers of earlier agents and own their tasks again. What the operator should hear.
@@ -290,7 +293,10 @@ impl Inner {
         let code: CodeFile = self.code.of(&context, &spec.path).await?;
         let run = context.run_id.clone();
         let (key, outside) = self.key(&context);
-        let made = self.worker(&key, outside, |text| (context.events)(text, Vec::new())).await?;
+        let network = context.network.as_ref().map(|network| network.namespace.clone());
+        let made = self
+            .worker(&key, (outside, network), |text| (context.events)(text, Vec::new()))
+            .await?;
         // All of a run are in one worker: it is told of runs.
         let worker = {
             let mut table = self.table();
@@ -325,9 +331,11 @@ impl Inner {
     fn key(&self, context: &TaskContext) -> (String, Vec<(PathBuf, bool)>) {
         let mut key = match self.options.config.per {
             WorkerScope::Node => "node".to_owned(),
-            // One namespace there is on a node by itself.
-            WorkerScope::Namespace => format!("namespace {NAMESPACE}"),
-            WorkerScope::Job => format!("job {}", context.job_id),
+            WorkerScope::Namespace => format!("namespace {}", context.job_id.namespace()),
+            WorkerScope::Job => {
+                let id = &context.job_id;
+                format!("job {id} of namespace {}", id.namespace())
+            }
         };
         let mut outside: Vec<_> = context
             .mounts
@@ -344,6 +352,10 @@ impl Inner {
             key = format!("{key}, allocations in {}", all.display());
             outside.push((all.to_owned(), false));
         }
+        if let Some(network) = &context.network {
+            // All sockets of a process are in one network.
+            key = format!("{key}, network {}", network.namespace.display());
+        }
         (key, outside)
     }
 
@@ -351,7 +363,7 @@ impl Inner {
     async fn worker(
         self: &Arc<Self>,
         key: &str,
-        outside: Vec<(PathBuf, bool)>,
+        outside: Outside,
         say: impl Fn(String),
     ) -> Result<Arc<Worker>, WasmTaskError> {
         // Before the slot: whoever waits for the same worker waits for the slot.
@@ -386,7 +398,7 @@ impl Inner {
     async fn start(
         self: &Arc<Self>,
         key: &str,
-        outside: Vec<(PathBuf, bool)>,
+        (outside, network): Outside,
     ) -> io::Result<Arc<Worker>> {
         let WorkerOptions {
             program, data_dir, config, task_instances, dense, processes, rng, ..
@@ -401,6 +413,7 @@ impl Inner {
             read: Vec::new(),
             task_instances: *task_instances,
             dense: *dense,
+            network,
         };
         // Rules are made of what is there.
         std::fs::create_dir_all(data_dir.join("allocs"))?;
@@ -452,7 +465,8 @@ impl Inner {
 /// soon.
 fn is_for_all(key: &str) -> bool {
     let (all, more) = key.split_once(", ").unwrap_or((key, ""));
-    all == "node" && (more.is_empty() || more.starts_with("allocations in "))
+    let everywhere = more.starts_with("allocations in ") && !more.contains(", network ");
+    all == "node" && (more.is_empty() || everywhere)
 }
 
 impl Hears for Inner {
@@ -545,6 +559,8 @@ mod tests {
             ("node, allocations in /nomad/alloc", true),
             ("node, reading /data", false),
             ("node, reading /data, allocations in /nomad/alloc", false),
+            ("node, network /data/netns/1", false),
+            ("node, allocations in /nomad/alloc, network /data/netns/1", false),
             ("job web", false),
             ("job web, allocations in /nomad/alloc", false),
         ] {

@@ -9,7 +9,8 @@
 //! ```
 //!
 //! It listens on the port with the label of its first argument (default `db`), at the address
-//! the agent put into `NOMAD_IP_<label>` and `NOMAD_PORT_<label>`.
+//! the agent put into `NOMAD_ALLOC_ADDR_<label>`, or where the allocation has no network of its own into
+//! `NOMAD_ADDR_<label>`.
 
 use std::env;
 use std::io::{Error, ErrorKind, Read, Result, Write};
@@ -30,14 +31,13 @@ const PAUSE: (Duration, Duration) = (Duration::from_millis(1), Duration::from_mi
 
 fn main() -> Result<()> {
     let label = env::args().nth(1).unwrap_or_else(|| "db".to_owned());
-    let variable = |name: String| {
-        env::var(&name).map_err(|_| Error::new(ErrorKind::NotFound, format!("{name} is not set")))
-    };
-    let ip = variable(format!("NOMAD_IP_{label}"))?;
-    let port = variable(format!("NOMAD_PORT_{label}"))?;
-    let listener = TcpListener::bind(format!("{ip}:{port}"))?;
+    let variable = |kind: &str| env::var(format!("NOMAD_{kind}_{label}"));
+    let address = variable("ALLOC_ADDR").or_else(|_| variable("ADDR")).map_err(|_| {
+        Error::new(ErrorKind::NotFound, format!("NOMAD_ADDR_{label} is not set"))
+    })?;
+    let listener = TcpListener::bind(&address)?;
     listener.set_nonblocking(true)?;
-    println!("listening on {ip}:{port}");
+    println!("listening on {address}");
     serve(&listener)
 }
 

@@ -3,7 +3,7 @@
 use super::*;
 use ostler_control::recorded::KnownTask;
 use ostler_lifecycle::task::handle::StartedRecord;
-use ostler_model::ids::RunId;
+use ostler_model::ids::{JobId, RunId};
 use ostler_model::ports::ProcessIdentity;
 use ostler_model::task::{DriverHandle, Workload};
 use ostler_process::live::RunPlace;
@@ -33,6 +33,7 @@ fn record(of: AllocId, pid: u32) -> RunRecord {
         started: Some(StartedRecord {
             handle: DriverHandle { plugin: "exec".to_owned(), version: 1, data: vec![1, 2, 3] },
             workload: Workload::Process("p".to_owned()),
+            network: None,
         }),
     }
 }
@@ -45,7 +46,7 @@ fn live(of: AllocId, pid: u32) -> LiveRun {
         place: Some(RunPlace {
             alloc: of,
             task: task(),
-            job: "job".parse().unwrap(),
+            job: JobId::new("job").unwrap(),
             group: "group".parse().unwrap(),
             index: 0,
         }),

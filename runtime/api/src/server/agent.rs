@@ -19,7 +19,7 @@ use super::reply;
 use super::router::{Api, Shared};
 use ostler_agent::Stage;
 use ostler_model::alloc::ClientStatus;
-use ostler_model::job::NAMESPACE;
+use ostler_model::ids::Namespace as NamespaceName;
 use ostler_wire::Namespace;
 
 /// Name under which the one server, this agent, is known to Nomad's tools.
@@ -69,11 +69,10 @@ fn counts(api: &Api) -> Value {
     })
 }
 
-/// The one namespace there is.
-fn default_namespace() -> Namespace<'static> {
+fn described<'a>((name, description): (&'a NamespaceName, &'a String)) -> Namespace<'a> {
     Namespace {
-        name: NAMESPACE.into(),
-        description: "Default shared namespace".into(),
+        name: name.as_str().into(),
+        description: description.into(),
         create_index: 1,
         modify_index: 1,
     }
@@ -81,17 +80,17 @@ fn default_namespace() -> Namespace<'static> {
 
 /// `GET /v1/namespaces`
 pub(super) async fn namespaces(State(api): Shared, params: Params) -> Result<Response, Failure> {
-    let begins = NAMESPACE.starts_with(params.prefix());
-    let all: Vec<_> = begins.then(default_namespace).into_iter().collect();
+    let all = api.agent.namespaces().iter();
+    let all = all.filter(|(name, _)| name.as_str().starts_with(params.prefix()));
+    let all: Vec<_> = all.map(described).collect();
     Ok(reply::read_at(api.began_at, reply::json(&params, &all)?))
 }
 
 /// `GET /v1/namespace/NAME`
 pub(super) async fn namespace(Asked { api, id: name, params }: Asked) -> Result<Response, Failure> {
-    if name != NAMESPACE {
-        return Err(Failure::NotThere("namespace"));
-    }
-    Ok(reply::read_at(api.began_at, reply::json(&params, &default_namespace())?))
+    let found = api.agent.namespaces().get_key_value(name.as_str());
+    let found = found.ok_or(Failure::NotThere("namespace"))?;
+    Ok(reply::read_at(api.began_at, reply::json(&params, &described(found))?))
 }
 
 /// `PUT /v1/system/gc`

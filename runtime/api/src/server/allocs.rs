@@ -15,7 +15,7 @@ use super::router::{Api, Shared};
 use super::wait::{self, Found};
 use ostler_agent::{AllocRef, AllocView, Stopped};
 use ostler_model::alloc::Allocation;
-use ostler_model::ids::{AllocId, JobId};
+use ostler_model::ids::AllocId;
 use ostler_wire as wire;
 
 /// Longest text of a UUID.
@@ -74,20 +74,15 @@ pub(super) async fn list(State(api): Shared, params: Params) -> Result<Response,
     let prefix = prefix(&params)?;
     let wanted = |alloc: &Allocation| {
         (prefix.is_empty() || alloc.id.to_string().starts_with(&prefix))
-            && params.means_namespace(&alloc.job.namespace)
+            && params.means_namespace(alloc.job.namespace())
     };
     wait::answer(&api, &params, || look(&api, wanted), |found| stubs(&api, &params, found)).await
 }
 
 /// `GET /v1/job/ID/allocations`. Of a job that is not there: none, as in Nomad.
 pub(super) async fn of_job(Asked { api, id, params }: Asked) -> Result<Response, Failure> {
-    let Ok(id) = JobId::new(id) else { return Err(Failure::NotThere("job")) };
-    // Without a namespace any will do: an id is unique on the node.
-    let any = params.text("namespace").is_none();
-    let wanted = |alloc: &Allocation| {
-        let job = &alloc.job;
-        job.id == id && (any || params.means_namespace(&job.namespace))
-    };
+    let id = params.job_id(&id)?;
+    let wanted = |alloc: &Allocation| alloc.job.id == id;
     wait::answer(&api, &params, || look(&api, wanted), |found| stubs(&api, &params, found)).await
 }
 

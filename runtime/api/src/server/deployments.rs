@@ -54,7 +54,7 @@ fn list_of(params: &Params, found: Vec<Known>) -> Result<Response, Failure> {
 pub(super) async fn list(State(api): Shared, params: Params) -> Result<Response, Failure> {
     let prefix = params.prefix().to_ascii_lowercase();
     let wanted =
-        |(job, one): &Known| one.id.starts_with(&prefix) && params.means_namespace(&job.namespace);
+        |(job, one): &Known| one.id.starts_with(&prefix) && params.means_namespace(job.namespace());
     wait::answer(&api, &params, || all(&api, wanted), |found| list_of(&params, found)).await
 }
 
@@ -79,17 +79,15 @@ pub(super) async fn allocations(Asked { api, id, params }: Asked) -> Result<Resp
 
 /// `GET /v1/job/ID/deployments`
 pub(super) async fn of_job(Asked { api, id, params }: Asked) -> Result<Response, Failure> {
-    jobs::is_there(&api, &params, &id)?;
-    let other = params.other_namespace().is_some();
-    let wanted = |(job, _): &Known| !other && job.id.as_str() == id;
+    let id = jobs::known(&api, &params, &id)?;
+    let wanted = |(job, _): &Known| job.id == id;
     wait::answer(&api, &params, || all(&api, wanted), |found| list_of(&params, found)).await
 }
 
 /// `GET /v1/job/ID/deployment`: the newest one.
 pub(super) async fn newest_of(Asked { api, id, params }: Asked) -> Result<Response, Failure> {
-    jobs::is_there(&api, &params, &id)?;
-    let other = params.other_namespace().is_some();
-    let wanted = |(job, _): &Known| !other && job.id.as_str() == id;
+    let id = jobs::known(&api, &params, &id)?;
+    let wanted = |(job, _): &Known| job.id == id;
     let show = |found: Vec<Known>| match found.first() {
         Some((job, one)) => reply::json(&params, &shown(job, one)),
         None => reply::json(&params, &Absent),
@@ -188,7 +186,7 @@ pub(super) async fn revert(
     body: Body,
 ) -> Result<Response, Failure> {
     let RevertRequest { job_id, job_version, enforce_prior_version } = read_body(body)?;
-    let id = named(&id, &job_id)?;
+    let id = named(&params, &id, &job_id)?;
     let registered = api.agent.revert(&id, job_version, enforce_prior_version).await?;
     let index = registered.index.unwrap_or(registered.job_modify_index);
     let evaluation = evaluations::of_registration(&id, &registered);
@@ -202,16 +200,16 @@ pub(super) async fn stable(
     body: Body,
 ) -> Result<Response, Failure> {
     let StableRequest { job_id, job_version, stable } = read_body(body)?;
-    let id = named(&id, &job_id)?;
+    let id = named(&params, &id, &job_id)?;
     let index = api.agent.set_stable(&id, job_version, stable).await?;
     let answer = StableSet { job_modify_index: index, index };
     Ok(reply::at_index(index, reply::json(&params, &answer)?))
 }
 
 /// The job of a path, which a body may name too.
-fn named(path: &str, body: &str) -> Result<JobId, Failure> {
-    let id = JobId::new(path).map_err(|_| Failure::NotThere("job"))?;
-    match JobId::new(body) {
+fn named(params: &Params, path: &str, body: &str) -> Result<JobId, Failure> {
+    let id = params.job_id(path)?;
+    match id.beside(body) {
         Ok(other) if other != id => Err(Failure::OtherJob { path: id, body: other }),
         _ => Ok(id),
     }

@@ -8,10 +8,9 @@ use ostler_agent::{
     AllocError, DeploymentError, EndRunError, SubmitError, UpgradeError, VariableError,
 };
 use ostler_lifecycle::task::RequestError;
-use ostler_model::ids::{AllocId, JobId, TaskName};
-use ostler_model::job::NAMESPACE;
+use ostler_model::ids::{AllocId, JobId, TaskName, UnknownNamespace};
 use ostler_model::limits::API_BODY_BYTES_MAX;
-use ostler_model::vars::{VarPath, VarPathError};
+use ostler_model::vars::VarPathError;
 
 /// Why a request was not served.
 #[derive(Debug, thiserror::Error)]
@@ -70,12 +69,9 @@ pub(super) enum Failure {
     /// Another part of the world.
     #[error("this node is in region global alone, not in {0:?}")]
     OtherRegion(String),
-    /// Another namespace than the one there is.
-    #[error(
-        "namespace {0:?} is not there: this agent keeps all jobs in namespace {NAMESPACE:?}; leave \
-         the namespace out"
-    )]
-    OtherNamespace(String),
+    /// A namespace that is not there.
+    #[error(transparent)]
+    OtherNamespace(UnknownNamespace),
     /// No variable can have this path.
     #[error(transparent)]
     VarPath(#[from] VarPathError),
@@ -90,11 +86,13 @@ pub(super) enum Failure {
         /// Where the mistake is.
         column: usize,
     },
-    /// The variable in the path is another than that in the body.
-    #[error("the body has the variable {body:?}, the path {path}: they must be the same")]
-    VarOtherPath {
-        /// In the path.
-        path: VarPath,
+    /// The variable of the request is another than that in the body.
+    #[error("the body has the {what} {body:?}, the request {request:?}: they must be the same")]
+    VarOther {
+        /// What differs.
+        what: &'static str,
+        /// In the request.
+        request: String,
         /// In the body.
         body: String,
     },
@@ -164,7 +162,7 @@ impl Failure {
     }
 
     pub(super) fn other_namespace(named: &str) -> Self {
-        Self::OtherNamespace(named.chars().take(64).collect())
+        Self::OtherNamespace(UnknownNamespace::new(named))
     }
 
     /// The status code of the answer.
@@ -182,7 +180,7 @@ impl Failure {
             | Self::UnknownTask(_)
             | Self::VarPath(_)
             | Self::VarBody { .. }
-            | Self::VarOtherPath { .. }
+            | Self::VarOther { .. }
             | Self::VarLock(_) => StatusCode::BAD_REQUEST,
             Self::Variable(error) => variable_status(error),
             Self::BodyTooLarge => StatusCode::PAYLOAD_TOO_LARGE,
@@ -228,7 +226,9 @@ fn submit_status(error: &SubmitError) -> StatusCode {
         | SubmitError::Version { .. }
         | SubmitError::SameVersion { .. }
         | SubmitError::OtherVersion { .. } => StatusCode::BAD_REQUEST,
-        SubmitError::Config(_) | SubmitError::TooManyTasks { .. } => StatusCode::BAD_REQUEST,
+        SubmitError::Config(_) | SubmitError::TooManyTasks { .. } | SubmitError::Namespace(_) => {
+            StatusCode::BAD_REQUEST
+        }
         SubmitError::Refused(_)
         | SubmitError::Index { .. }
         | SubmitError::Origin { .. }

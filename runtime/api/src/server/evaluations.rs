@@ -214,7 +214,7 @@ impl Evaluation {
             priority: self.job.priority,
             kind: word(self.job.kind),
             triggered_by: self.trigger,
-            namespace: (&self.job.namespace).into(),
+            namespace: self.job.namespace().into(),
             job_id: self.job.id.as_str().into(),
             job_modify_index: self.index,
             status: match self.of {
@@ -309,9 +309,7 @@ pub(super) async fn list(State(api): Shared, params: Params) -> Result<Response,
 
 /// `GET /v1/job/ID/evaluations`
 pub(super) async fn of_job(Asked { api, id, params }: Asked) -> Result<Response, Failure> {
-    let id = JobId::new(id).map_err(|_| Failure::NotThere("job"))?;
-    api.agent.job(&id).ok_or(Failure::NotThere("job"))?;
-    // Of a job in another namespace: none, as in Nomad.
+    let id = super::jobs::known(&api, &params, &id)?;
     listed(&api, &params, |job| *job == id)
 }
 
@@ -326,7 +324,7 @@ fn listed(
         // Whether a registration changed nothing is on no record: who was told of it asks for it.
         evaluation.of != Of::Unchanged
             && evaluation.id().starts_with(params.prefix())
-            && params.means_namespace(&evaluation.job.namespace)
+            && params.means_namespace(evaluation.job.namespace())
     });
     let json: Vec<_> = found.iter().rev().map(Evaluation::json).collect();
     Ok(reply::read_at(index, reply::json(params, &json)?))

@@ -22,8 +22,8 @@ use super::wait::{self, Found};
 use ostler_agent::{JobView, RegisterOptions, StopOptions, Stopped};
 use ostler_jobspec::{FileDiagnostic, Inputs, Parsed, Syntax};
 use ostler_model::clock;
-use ostler_model::ids::JobId;
-use ostler_model::job::{Job, NAMESPACE};
+use ostler_model::ids::{JobId, NAMESPACE, Namespace};
+use ostler_model::job::Job;
 use ostler_model::limits::API_START_WAIT;
 use ostler_model::saved::JobOrigin;
 use ostler_wire::{JobRequest, JobVersions, ParseRequest, Validated};
@@ -62,17 +62,20 @@ struct Given {
     warnings: Vec<String>,
 }
 
-fn job_of(bytes: &[u8]) -> Result<Given, Failure> {
+fn job_of(params: &Params, bytes: &[u8]) -> Result<Given, Failure> {
     let read = ostler_jobspec::read(bytes, Path::new(""), Some(Syntax::Json));
-    let Parsed { job, warnings, .. } = read.map_err(|diagnostics| {
+    let Parsed { mut job, warnings, .. } = read.map_err(|diagnostics| {
         let text = std::str::from_utf8(bytes).unwrap_or_default();
         Failure::BadJob(diagnostics.render(text, false))
     })?;
     let envelope: JobRequest<_> = serde_json::from_slice(bytes).map_err(Failure::BadBody)?;
-    if let Some(other) = &envelope.namespace
-        && !matches!(other.as_str(), "" | NAMESPACE)
-    {
-        return Err(Failure::other_namespace(other));
+    // The first that names one, as in Nomad: the query, the request, the job.
+    let of_request = envelope.namespace.as_deref().filter(|named| !named.is_empty());
+    if let Some(namespace) = params.text("namespace").or(of_request) {
+        let namespace =
+            Namespace::new(namespace).map_err(|_| Failure::other_namespace(namespace))?;
+        let id = JobId::within(&namespace, job.id.as_str());
+        job.id = id.map_err(|error| Failure::BadJob(error.to_string()))?;
     }
     if let Some(other) = envelope.region.as_deref()
         && !matches!(other, "" | REGION)
@@ -84,31 +87,22 @@ fn job_of(bytes: &[u8]) -> Result<Given, Failure> {
 }
 
 /// As [`job_of`], for a path that names the job too.
-fn job_named(id: &str, bytes: &[u8]) -> Result<Given, Failure> {
-    let given = job_of(bytes)?;
-    let path = job_id(id)?;
+fn job_named(params: &Params, id: &str, bytes: &[u8]) -> Result<Given, Failure> {
+    let given = job_of(params, bytes)?;
+    let path = given.job.id.beside(id).map_err(|_| Failure::NotThere("job"))?;
     match given.job.id == path {
         true => Ok(given),
         false => Err(Failure::OtherJob { path, body: given.job.id }),
     }
 }
 
-/// What cannot be a job's id is the id of none.
-fn job_id(id: &str) -> Result<JobId, Failure> {
-    JobId::new(id).map_err(|_| Failure::NotThere("job"))
-}
-
 /// A job and the index of its last change, those of its allocations included. Without the job the
 /// index is that of the list, so that one can wait for a job to come.
 fn look(api: &Api, params: &Params, id: &str) -> Found<JobView> {
-    let found = job_id(id).and_then(|id| api.agent.job(&id).ok_or(Failure::NotThere("job")));
-    // Without a namespace any will do: an id is unique on the node.
-    let named = params.text("namespace").is_some();
+    let found = params.job_id(id).and_then(|id| api.agent.job(&id).ok_or(Failure::NotThere("job")));
     match found {
-        Ok(job) if !named || params.means_namespace(&job.record.job.namespace) => {
-            Found { index: job.modify_index, value: Ok(job) }
-        }
-        _ => Found { index: look_at_all(api).index, value: Err(Failure::NotThere("job")) },
+        Ok(job) => Found { index: job.modify_index, value: Ok(job) },
+        Err(error) => Found { index: look_at_all(api).index, value: Err(error) },
     }
 }
 
@@ -128,10 +122,12 @@ pub(super) async fn list(State(api): Shared, params: Params) -> Result<Response,
     wait::answer(&api, &params, look, |jobs| {
         let wanted = |job: &JobView| {
             let job = &job.record.job;
-            job.id.as_str().starts_with(params.prefix()) && params.means_namespace(&job.namespace)
+            job.id.as_str().starts_with(params.prefix()) && params.means_namespace(job.namespace())
         };
-        let jobs: Vec<_> = jobs.iter().filter(|job| wanted(job)).collect();
-        let (jobs, next) = params.page(jobs, |job| job.record.job.id.to_string())?;
+        let mut jobs: Vec<_> = jobs.iter().filter(|job| wanted(job)).collect();
+        let name = |job: &&JobView| params.name_of(&job.record.job.id);
+        jobs.sort_by_cached_key(name);
+        let (jobs, next) = params.page(jobs, name)?;
         let jobs: Vec<_> = jobs.into_iter().map(|job| (job, waits_for(job))).collect();
         let stubs: Vec<_> =
             jobs.iter().map(|(job, waits_for)| job::stub(Seen::new(job, waits_for))).collect();
@@ -146,7 +142,7 @@ pub(super) async fn register(
     params: Params,
     body: Body,
 ) -> Result<Response, Failure> {
-    let given = job_of(&bytes(body)?)?;
+    let given = job_of(&params, &bytes(body)?)?;
     take(&api, &params, given).await
 }
 
@@ -155,7 +151,7 @@ pub(super) async fn update(
     Asked { api, id, params }: Asked,
     body: Body,
 ) -> Result<Response, Failure> {
-    let given = job_named(&id, &bytes(body)?)?;
+    let given = job_named(&params, &id, &bytes(body)?)?;
     take(&api, &params, given).await
 }
 
@@ -210,7 +206,7 @@ pub(super) async fn validate(
 ) -> Result<Response, Failure> {
     let bytes = bytes(body)?;
     let (mut warnings, mut agent_warnings, mut config_problems) = Default::default();
-    let problems: Vec<String> = match job_of(&bytes) {
+    let problems: Vec<String> = match job_of(&params, &bytes) {
         Ok(given) => {
             drivers(&api, &given.job).await;
             (warnings, agent_warnings) = (given.warnings, api.agent.without_driver(&given.job));
@@ -274,7 +270,7 @@ pub(super) async fn plan(
     Asked { api, id, params }: Asked,
     body: Body,
 ) -> Result<Response, Failure> {
-    let Given { job, envelope, warnings } = job_named(&id, &bytes(body)?)?;
+    let Given { job, envelope, warnings } = job_named(&params, &id, &bytes(body)?)?;
     drivers(&api, &job).await;
     let mut plan = api.agent.plan(&job)?;
     plan.warnings.extend(api.agent.not_as_written(&job));
@@ -300,10 +296,10 @@ pub(super) async fn stop(Asked { api, id, params }: Asked) -> Result<Response, F
     Ok(reply::at_index(index, reply::json(&params, &answer)?))
 }
 
-/// Of a job in another namespace there is nothing, as in Nomad; of one that is not there, an error.
-pub(super) fn is_there(api: &Api, params: &Params, id: &str) -> Result<(), Failure> {
-    match params.other_namespace() {
-        Some(_) => Ok(()),
-        None => look(api, params, id).value.map(drop),
-    }
+/// The job whose lists are asked for. Where another namespace is named one that is not there has empty
+/// ones, as in Nomad; else it is an error.
+pub(super) fn known(api: &Api, params: &Params, id: &str) -> Result<JobId, Failure> {
+    let id = params.job_id(id)?;
+    let is_there = id.namespace() != NAMESPACE || api.agent.job(&id).is_some();
+    is_there.then_some(id).ok_or(Failure::NotThere("job"))
 }

@@ -13,7 +13,7 @@ use serde::de::DeserializeOwned;
 use super::error::Failure;
 use super::router::Api;
 use ostler_jobspec::units::parse_duration;
-use ostler_model::job::NAMESPACE;
+use ostler_model::ids::{JobId, NAMESPACE, Namespace};
 use ostler_model::limits::{API_WAIT_DEFAULT, API_WAIT_MAX};
 
 /// Most keys looked at; Nomad's command line sends up to seven.
@@ -104,9 +104,20 @@ impl Params {
         }
     }
 
-    /// A namespace is named that is none of this agent's; `*` is all of them.
-    pub(super) fn other_namespace(&self) -> Option<&str> {
-        self.text("namespace").filter(|named| !matches!(*named, NAMESPACE | "*"))
+    /// The job of this id in the namespace that is named; in `default` unless one is. What cannot be an
+    /// id, or a namespace, is that of none.
+    pub(super) fn job_id(&self, id: &str) -> Result<JobId, Failure> {
+        let namespace = Namespace::new(self.text("namespace").unwrap_or(NAMESPACE));
+        let id = namespace.ok().and_then(|namespace| JobId::within(&namespace, id).ok());
+        id.ok_or(Failure::NotThere("job"))
+    }
+
+    /// How a job is called among those that are meant: of all namespaces the id alone is not enough.
+    pub(super) fn name_of(&self, id: &JobId) -> String {
+        match self.text("namespace") {
+            Some("*") => format!("{}.{id}", id.namespace()),
+            _ => id.to_string(),
+        }
     }
 
     /// How long to wait for a change beyond which index; none when the answer is wanted at once.
@@ -218,11 +229,13 @@ mod tests {
         assert!(Params::parse("namespace=*").means_namespace("other"));
         assert!(Params::parse("namespace=other").means_namespace("other"));
         assert!(!Params::parse("namespace=other").means_namespace("default"));
-        let other = |query| Params::parse(query).other_namespace().map(str::to_owned);
-        assert_eq!(other("namespace=other").as_deref(), Some("other"));
-        for own in ["", "namespace=", "namespace=default", "namespace=*"] {
-            assert_eq!(other(own), None, "{own}");
+        let id =
+            |query: &str| Params::parse(query).job_id("web").map(|id| id.qualified().to_owned());
+        for own in ["", "namespace=", "namespace=default"] {
+            assert_eq!(id(own).unwrap(), "web", "{own}");
         }
+        assert_eq!(id("namespace=other").unwrap(), "other web");
+        assert!(id("namespace=*").is_err() && id("namespace=a/b").is_err());
     }
 
     #[test]

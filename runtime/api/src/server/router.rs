@@ -27,7 +27,6 @@ use crate::agent_log::AgentLog;
 use ostler_agent::AgentHandle;
 use ostler_model::clock::{self, Clock};
 use ostler_model::ids::{AllocId, JobId};
-use ostler_model::job::NAMESPACE;
 use ostler_model::limits::{
     API_BODY_BYTES_MAX, API_REQUEST_WALL_MAX, API_START_WAIT, API_STREAMS_MAX, API_WAIT_MAX,
 };
@@ -172,7 +171,7 @@ pub(super) fn router(api: Arc<Api>) -> Router {
     );
     jobs.merge(allocs)
         .merge(variables)
-        .route_layer(middleware::from_fn(in_this_namespace))
+        .route_layer(middleware::from_fn_with_state(Arc::clone(&api), in_a_namespace))
         .merge(plugins)
         .merge(node)
         .fallback(|| async { Failure::NoPath })
@@ -245,11 +244,16 @@ fn deadline(method: &Method) -> Duration {
     }
 }
 
-/// What changes jobs or allocations is for the one namespace there is. What only reads finds nothing
-/// in others.
-async fn in_this_namespace(params: Params, request: Request, next: Next) -> Response {
+/// What changes jobs or allocations names a namespace that is there. What only reads finds nothing in
+/// others.
+async fn in_a_namespace(
+    State(api): Shared,
+    params: Params,
+    request: Request,
+    next: Next,
+) -> Response {
     match params.text("namespace") {
-        Some(other) if other != NAMESPACE && request.method() != Method::GET => {
+        Some(other) if !api.agent.has_namespace(other) && request.method() != Method::GET => {
             Failure::other_namespace(other).into_response()
         }
         _ => next.run(request).await,

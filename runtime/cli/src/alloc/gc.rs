@@ -32,6 +32,7 @@ pub(crate) async fn gc(args: &GcArgs, terminal: &Terminal) -> Result<Exit, Stop>
 }
 
 async fn ids(client: &ApiClient) -> Result<BTreeSet<AllocId>, Stop> {
-    let allocs: Vec<Alloc> = client.get("/v1/allocations?namespace=*").await?;
+    let allocs: Vec<Alloc> =
+        client.get(&format!("/v1/allocations?namespace={}", client.namespaces())).await?;
     Ok(allocs.into_iter().map(|alloc| alloc.id).collect())
 }

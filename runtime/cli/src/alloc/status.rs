@@ -64,12 +64,12 @@ pub(super) async fn status(
 }
 
 async fn list(client: &ApiClient, args: &AllocStatusArgs, style: Style) -> Result<(), Stop> {
-    const PATH: &str = "/v1/allocations?namespace=*";
+    let path = format!("/v1/allocations?namespace={}", client.namespaces());
     if args.answer.json {
-        let allocs: Value = client.get(PATH).await?;
+        let allocs: Value = client.get(&path).await?;
         return Ok(output::print_json(&allocs, &style.terminal)?);
     }
-    let mut allocs: Vec<Alloc> = client.get(PATH).await?;
+    let mut allocs: Vec<Alloc> = client.get(&path).await?;
     Ok(output::print(&list_text(&mut allocs, style), &style.terminal)?)
 }
 

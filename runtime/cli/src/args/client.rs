@@ -32,6 +32,11 @@ pub(crate) struct AddressArgs {
     /// ~/.local/state/ostler
     #[arg(long, value_name = "DIR", env = "OSTLER_DATA_DIR", hide_env_values = true)]
     pub data_dir: Option<PathBuf>,
+
+    /// The namespace of the job. Without it that of the job file, or the only one that has such a job;
+    /// lists show all
+    #[arg(long, value_name = "NAMESPACE", env = "OSTLER_NAMESPACE", hide_env_values = true)]
+    pub namespace: Option<String>,
 }
 
 /// Where the agent is, and whether people read what it answers.

@@ -79,6 +79,10 @@ pub(crate) struct AgentSource {
 impl AgentSource {
     /// Where an agent that runs is.
     pub(crate) fn at(&self) -> AddressArgs {
-        AddressArgs { address: self.address.clone(), data_dir: self.agent.data_dir.clone() }
+        AddressArgs {
+            address: self.address.clone(),
+            data_dir: self.agent.data_dir.clone(),
+            namespace: None,
+        }
     }
 }

@@ -16,7 +16,7 @@ use ostler_wire::{Alloc, Deregistered};
 /// Stop a job, and wait for its end.
 pub(super) async fn stop(args: &JobStopArgs, terminal: &Terminal) -> Result<Exit, Stop> {
     let client = connect::connect(&args.agent)?;
-    let job = connect::find_job(&client, &args.job).await?;
+    let (client, job) = connect::find_job(client, &args.job).await?;
     let path = format!("/v1/job/{}", segment(&job));
     let (purge, no_delay) = (args.purge, args.no_shutdown_delay);
     let asked = format!("{path}?purge={purge}&no_shutdown_delay={no_delay}");

@@ -16,7 +16,7 @@ use ostler_wire::{Deployment, Job, JobVersions, Registered};
 /// List the versions of a job.
 pub(super) async fn history(args: &JobHistoryArgs, terminal: &Terminal) -> Result<Exit, Stop> {
     let client = connect::connect(&args.answer.agent)?;
-    let job = connect::find_job(&client, &args.job).await?;
+    let (client, job) = connect::find_job(client, &args.job).await?;
     let path = format!("/v1/job/{}/versions", segment(&job));
     if args.answer.json {
         let all: Value = client.get(&path).await?;
@@ -42,7 +42,7 @@ fn history_text(versions: &[Job], now: Timestamp, terminal: &Terminal) -> String
 /// Go back to an earlier version.
 pub(super) async fn revert(args: &JobRevertArgs, terminal: &Terminal) -> Result<Exit, Stop> {
     let client = connect::connect(&args.answer.agent)?;
-    let job = connect::find_job(&client, &args.job).await?;
+    let (client, job) = connect::find_job(client, &args.job).await?;
     let path = format!("/v1/job/{}/revert", segment(&job));
     let body = json!({ "JobID": job, "JobVersion": args.earlier });
     if args.answer.json {
@@ -62,7 +62,7 @@ pub(super) async fn revert(args: &JobRevertArgs, terminal: &Terminal) -> Result<
 /// Accept the canaries of the newest deployment of a job.
 pub(super) async fn promote(args: &JobPromoteArgs, terminal: &Terminal) -> Result<Exit, Stop> {
     let client = connect::connect(&args.answer.agent)?;
-    let job = connect::find_job(&client, &args.job).await?;
+    let (client, job) = connect::find_job(client, &args.job).await?;
     let path = format!("/v1/job/{}/deployment", segment(&job));
     let newest: Option<Deployment> = client.get(&path).await?;
     let Some(newest) = newest else {

@@ -23,6 +23,7 @@ pub(super) async fn plan(args: &JobPlanArgs, terminal: &Terminal) -> Result<Exit
     let client = connect::connect(&args.answer.agent)?;
     let input = super::read(&args.source, terminal)?;
     let job = input.job();
+    let client = client.or_within(job.namespace());
     let path = format!("/v1/job/{}/plan", segment(job.id.as_str()));
     let body = JobRequest { diff: Some(true), ..super::request(job) };
     let answer: Result<Value, _> = client.put(&path, &body).await;

@@ -58,6 +58,7 @@ pub(super) async fn run(args: &JobRunArgs, terminal: &Terminal) -> Result<Exit, 
     let client = connect::connect(&args.agent)?;
     let input = super::read(&args.source, terminal)?;
     let job = input.job();
+    let client = client.or_within(job.namespace());
     let answer = register(&client, job, args.check_index).await;
     let registered = super::told(answer, &client, &input).await?;
     if !registered.told().is_empty() {

@@ -22,7 +22,7 @@ pub(super) async fn status(args: &JobStatusArgs, terminal: &Terminal) -> Result<
     match &args.job {
         None => list(&client, args, terminal).await?,
         Some(given) => {
-            let job = connect::find_job(&client, given).await?;
+            let (client, job) = connect::find_job(client.clone(), given).await?;
             one(&client, &job, args, terminal).await?;
         }
     }
@@ -48,12 +48,12 @@ async fn warn_of_jobs_dir(client: &ApiClient, terminal: &Terminal) {
 }
 
 async fn list(client: &ApiClient, args: &JobStatusArgs, terminal: &Terminal) -> Result<(), Stop> {
-    const PATH: &str = "/v1/jobs?namespace=*";
+    let path = format!("/v1/jobs?namespace={}", client.namespaces());
     if args.json {
-        let jobs: Value = client.get(PATH).await?;
+        let jobs: Value = client.get(&path).await?;
         return Ok(output::print_json(&jobs, terminal)?);
     }
-    let jobs: Vec<JobStub> = client.get(PATH).await?;
+    let jobs: Vec<JobStub> = client.get(&path).await?;
     Ok(output::print(&list_text(&jobs, Clock::system().now(), terminal), terminal)?)
 }
 
@@ -66,6 +66,7 @@ fn list_text(jobs: &[JobStub], now: Timestamp, terminal: &Terminal) -> String {
             job.job_summary.total();
         [
             job.id.to_string(),
+            job.namespace.to_string(),
             job.kind.to_string(),
             job.priority.to_string(),
             state(&job.status, job.stop),
@@ -79,6 +80,7 @@ fn list_text(jobs: &[JobStub], now: Timestamp, terminal: &Terminal) -> String {
     });
     let header = [
         "ID",
+        "NAMESPACE",
         "TYPE",
         "PRIORITY",
         "STATUS",

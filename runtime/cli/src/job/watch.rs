@@ -175,6 +175,7 @@ fn state(alloc: &Alloc) -> AllocState {
         client_description: alloc.why().to_owned(),
         tasks: Arc::new(named.collect()),
         health: Some(DeploymentStatus { healthy: alloc.healthy(), ..Default::default() }),
+        network: None,
     }
 }
 

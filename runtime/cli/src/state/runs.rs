@@ -56,7 +56,7 @@ pub(super) async fn end(args: &EndRunArgs, terminal: &Terminal) -> Result<Exit, 
 
 /// The agent that has the directory, when one answers.
 async fn serving(which: &StateDirArgs) -> Option<ApiClient> {
-    let at = AddressArgs { address: None, data_dir: which.data_dir.clone() };
+    let at = AddressArgs { data_dir: which.data_dir.clone(), ..AddressArgs::default() };
     let client = connect::connect(&at).ok()?;
     client.is_there().await.then_some(client)
 }

@@ -43,7 +43,7 @@ pub(super) async fn stats(args: &StatsArgs, terminal: &Terminal) -> Result<Exit,
 /// Ask the agent of a data directory. Nothing when it cannot be asked: an embedded one has no socket.
 async fn ask(target: &Target) -> Option<Running> {
     let Target::DataDir(dir) = target else { return None };
-    let at = AddressArgs { address: None, data_dir: Some(dir.clone()) };
+    let at = AddressArgs { data_dir: Some(dir.clone()), ..AddressArgs::default() };
     let client = connect::connect(&at).ok()?;
     let stats: StoreStats = client.get("/v1/ostler/state").await.ok()?;
     let path = target.file();

@@ -131,19 +131,27 @@ impl Instance<'_> {
         placing: &Placing<'_>,
         reserved: &BTreeSet<u16>,
     ) -> Vec<AllocatedPort> {
-        let Some(network) = &self.group.network else {
-            return Vec::new();
-        };
         let rules = PortRules {
             host_ip: view.host_ip,
+            host_networks: &view.host_networks,
             rng: placing.rng,
             reserved,
             in_use: placing.port_in_use,
         };
-        let index = self.index;
-        next.ports.assign(self.id, &network.ports, &rules).unwrap_or_else(|errors| {
-            self.problems.extend(errors.into_iter().map(|error| Problem::Port { index, error }));
-            Vec::new()
-        })
+        let of_group = self.group.network.as_ref().map(|network| (None, &network.ports));
+        let of_tasks =
+            self.group.tasks.iter().map(|task| (Some(&task.name), &task.resources.ports));
+        let mut all = Vec::new();
+        for (task, ports) in of_group.into_iter().chain(of_tasks) {
+            match next.ports.assign(self.id, ports, task, &rules) {
+                Ok(assigned) => all.extend(assigned),
+                Err(errors) => {
+                    let index = self.index;
+                    let problems = errors.into_iter().map(|error| Problem::Port { index, error });
+                    self.problems.extend(problems);
+                }
+            }
+        }
+        all
     }
 }

@@ -10,6 +10,7 @@ use ostler_device::ledger::ClaimError;
 use ostler_device::matching::NoDevice;
 use ostler_model::device::{Health, HealthState};
 use ostler_model::ids::{AllocId, GroupName, JobId, PluginName, TaskName};
+use ostler_model::volume::NoVolume;
 use ostler_model::words::counted;
 use ostler_node::constraint::Unmet;
 
@@ -179,6 +180,25 @@ pub enum Problem {
         driver: PluginName,
         /// What the driver says of itself.
         health: Health,
+    },
+    /// The node makes no such network.
+    #[error("network mode {mode}: {reason}")]
+    Network {
+        /// As the job says it.
+        mode: String,
+        /// Why not.
+        reason: String,
+    },
+    /// The node has no such volume for it.
+    #[error("volume {volume:?} (source {source_name:?}): {reason}")]
+    Volume {
+        /// What the group calls it.
+        volume: String,
+        /// What the node calls it.
+        #[serde(rename = "source")]
+        source_name: String,
+        /// Why not.
+        reason: NoVolume,
     },
     /// The id drawn for an allocation is another's: the source of randomness is broken.
     #[error("allocation id {alloc} is in use; the node's source of random numbers repeats itself")]

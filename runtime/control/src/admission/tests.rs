@@ -62,7 +62,7 @@ fn device(name: &str, count: u32) -> DeviceRequest {
 }
 
 fn port(label: &str, fixed: Option<u16>) -> PortSpec {
-    PortSpec { label: label.into(), fixed, to: None }
+    PortSpec { label: label.into(), fixed, to: None, host_network: None }
 }
 
 fn rule(left: &str, right: &str) -> Constraint {
@@ -95,7 +95,8 @@ fn a_job_that_fits_gets_named_allocations_with_devices_and_ports() {
     let mut worker = task("work", 100, 100);
     worker.resources.devices = vec![device("file", 1)];
     let mut workers = group("workers", 2, vec![worker]);
-    workers.network = Some(NetworkSpec { ports: vec![port("http", None)] });
+    workers.network =
+        Some(NetworkSpec { ports: vec![port("http", None)], ..NetworkSpec::default() });
     let mut admission = Admission::default();
     let placed = place(&mut admission, job(vec![workers]), 1).unwrap();
     let names: Vec<&str> = placed.iter().map(|alloc| alloc.name.as_str()).collect();
@@ -120,7 +121,10 @@ fn every_problem_of_every_group_is_listed_and_nothing_is_claimed() {
     first.resources.devices = vec![device("file", 1), device("gpu", 1)];
     first.constraints = vec![rule("${meta.rack}", "r2")];
     let mut a = group("a", 1, vec![first]);
-    a.network = Some(NetworkSpec { ports: vec![port("x", Some(9)), port("y", None)] });
+    a.network = Some(NetworkSpec {
+        ports: vec![port("x", Some(9)), port("y", None)],
+        ..NetworkSpec::default()
+    });
     let b = group("b", 1, vec![task("two", 10, 5_000)]);
     let mut wanted = job(vec![a, b]);
     wanted.datacenters = vec!["paris-*".into()];
@@ -184,7 +188,8 @@ fn a_device_held_by_a_running_allocation_is_refused_with_its_name() {
 #[test]
 fn a_conflict_inside_one_job_says_which_of_its_allocations_it_is_with() {
     let mut web = group("web", 2, vec![task("t", 1, 1)]);
-    web.network = Some(NetworkSpec { ports: vec![port("http", Some(8_080))] });
+    web.network =
+        Some(NetworkSpec { ports: vec![port("http", Some(8_080))], ..NetworkSpec::default() });
     let mut admission = Admission::default();
     let text = place(&mut admission, job(vec![web]), 1).unwrap_err().to_string();
     assert!(text.contains("allocation 1: port 8080"), "{text}");
@@ -234,7 +239,8 @@ fn restored_allocations_give_the_same_ledgers_and_cannot_be_entered_twice() {
     let mut worker = task("work", 100, 100);
     worker.resources.devices = vec![device("file", 1)];
     let mut workers = group("workers", 2, vec![worker]);
-    workers.network = Some(NetworkSpec { ports: vec![port("http", None)] });
+    workers.network =
+        Some(NetworkSpec { ports: vec![port("http", None)], ..NetworkSpec::default() });
     let mut admission = Admission::default();
     let placed = place(&mut admission, job(vec![workers]), 1).unwrap();
     let mut restored = Admission::default();
@@ -271,7 +277,10 @@ fn jobs() -> impl Strategy<Value = Job> {
                 only.resources.devices = vec![device("file", devices)];
             }
             let mut made = group(&format!("g{at}"), count, vec![only]);
-            made.network = fixed.map(|fixed| NetworkSpec { ports: vec![port("p", fixed)] });
+            made.network = fixed.map(|fixed| NetworkSpec {
+                ports: vec![port("p", fixed)],
+                ..NetworkSpec::default()
+            });
             made
         };
         job(groups.into_iter().enumerate().map(make).collect())

@@ -179,6 +179,7 @@ impl Owner {
             variables: Arc::new(options.variables.clone()),
             host_ip: options.node.current().host_ip.to_string().into(),
             other_nodes: options.other_nodes.clone(),
+            networks: Arc::clone(&options.networks),
         }
     }
 
@@ -229,5 +230,6 @@ fn node_facts(view: &NodeView) -> NodeFacts {
         pool: "default".to_owned(),
         attributes: view.attribute_texts(),
         meta: view.meta.clone(),
+        host_volumes: view.host_volumes.clone(),
     }
 }

@@ -307,8 +307,8 @@ fn each_field_is_on_the_side_the_table_says() {
         ("group meta", |j| drop(group_of(j).meta.insert("k".into(), "w".into()))),
         ("task meta", |j| drop(task_of(j).meta.insert("k".into(), "w".into()))),
         ("network", |j| {
-            let port = PortSpec { label: "http".into(), fixed: None, to: None };
-            group_of(j).network = Some(NetworkSpec { ports: vec![port] });
+            let port = PortSpec { label: "http".into(), fixed: None, to: None, host_network: None };
+            group_of(j).network = Some(NetworkSpec { ports: vec![port], ..NetworkSpec::default() });
         }),
         ("ephemeral_disk", |j| group_of(j).ephemeral_disk.sticky = true),
         ("driver", |j| task_of(j).driver = ostler_model::ids::PluginName::new("other").unwrap()),

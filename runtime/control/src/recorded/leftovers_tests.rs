@@ -132,6 +132,7 @@ fn writes_of_a_start(alloc: &Allocation, task: &TaskName) -> Vec<(Key, Vec<u8>)>
             started: started.then(|| StartedRecord {
                 handle: DriverHandle::default(),
                 workload: Workload::Process("p".into()),
+                network: None,
             }),
         }),
         tracker: RestartTracker::new(Timestamp::default()),

@@ -163,7 +163,8 @@ async fn a_run_of_which_only_the_intent_is_on_record_is_known_by_its_note() {
     };
     state.put(&Key::TaskLocal(alloc.id, task.clone()), &local).await.unwrap();
     let handle = DriverHandle { plugin: "p".to_owned(), version: 1, data: vec![1] };
-    let started = StartedRecord { handle, workload: Workload::WasmTask("w".to_owned()) };
+    let started =
+        StartedRecord { handle, workload: Workload::WasmTask("w".to_owned()), network: None };
     let known = RunRecord { started: Some(started), ..intent.clone() };
     let other = RunRecord { id: RunId::new(alloc.id, &task, 2), ..known.clone() };
     for (noted, completed) in [

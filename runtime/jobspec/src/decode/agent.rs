@@ -7,6 +7,7 @@ use std::time::Duration;
 use super::client::{Client, ClientKeys, TlsKeys, client, tls};
 use super::grants::GrantKeys;
 use super::http::{AddressesKeys, AdvertiseKeys, PortsKeys, http, ip};
+use super::namespaces::{NamespaceKeys, namespaces};
 use super::trust::{RegistryKeys, TrustKeys, registries, trust};
 use super::{named, offset};
 use crate::diagnostic::Diagnostics;
@@ -86,6 +87,8 @@ keys! {
         trust: Option<TrustKeys>;
         /// An OCI registry, by host and port.
         registries "registry": Vec<RegistryKeys>;
+        /// A namespace of jobs, beside `default`.
+        namespaces "namespace": Vec<NamespaceKeys>;
         /// A plugin that is loaded, or one that is built in and changed.
         plugins "plugin": Vec<PluginKeys>;
     }
@@ -314,6 +317,7 @@ fn agent(file: Block, cx: &mut Context<'_>) -> AgentConfig {
         node_meta: meta,
         trust: keys.trust.map(|block| trust(block, cx)).unwrap_or_default(),
         registries: registries(keys.registries, cx),
+        namespaces: namespaces(keys.namespaces, cx),
         plugins: plugins(keys.plugins, cx),
     }
 }

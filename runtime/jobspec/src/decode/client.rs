@@ -5,6 +5,8 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use super::artifact::{self, ArtifactLimitKeys};
+use super::network::{self, HostNetworkKeys, NetworkConfigKeys};
+use super::volume::{self, HostVolumeKeys};
 use crate::keys::Bounds::{Time, Whole};
 use crate::keys::{Context, Given, MOST, Texts, hint, keys};
 use ostler_model::artifact::ArtifactConfig;
@@ -28,6 +30,18 @@ keys! {
         node_pool: Given<String>, "the servers'";
         /// What `${meta.…}` stands for on this node, as `meta` at the top.
         meta: BTreeMap<String, String>;
+        /// A directory that jobs may mount, by its name.
+        host_volumes "host_volume": Vec<HostVolumeKeys>;
+        /// Directories of CNI plugins, with ':' between them.
+        cni_path: Given<String>, "`/opt/cni/bin:/usr/lib/cni`";
+        /// Directory of the configurations for networks of mode `cni/NAME`.
+        cni_config_dir: Given<PathBuf>, "`/opt/cni/config`";
+        /// The bridge of networks of mode `bridge`.
+        bridge_network_name: Given<String>, "`nomad`";
+        /// Addresses at that bridge.
+        bridge_network_subnet: Given<String>, "`172.26.64.0/20`";
+        /// Addresses of the node that ports may ask for by name.
+        host_networks "host_network": Vec<HostNetworkKeys>;
         /// Nobody runs a command inside a task of this node by `nomad alloc exec`.
         disable_remote_exec: Given<bool>, "`false`";
         /// An agent is always a client.
@@ -39,8 +53,8 @@ keys! {
         "reserved" [hint("give the totals without it: memory_total_mb, cpu_total_compute")];
         "gc_interval" [hint("write gc { interval = … }")];
         "gc_max_allocs" [hint("write gc { max_allocs = … }")];
-        "state_dir"; "alloc_dir"; "options"; "host_volume";
-        "host_network"; "network_interface"; "chroot_env";
+        "state_dir"; "alloc_dir"; "options";
+        "network_interface"; "chroot_env";
         "disk_total_mb"; "cpu_disable_dmidecode"; "server_join" [hint("write servers = […]")];
         "template"; "drain_on_shutdown";
     }
@@ -111,7 +125,22 @@ pub(super) fn client(
         ClusterConfig { servers, region, node_class, node_pool, disable_remote_exec, tls, http };
     let artifact = artifact::limits(keys.artifact, cx);
     let max_kill_timeout = keys.max_kill_timeout.value;
-    let node = ClientConfig { cpu_total_compute, memory_total_mb, max_kill_timeout };
+    let host_volumes = volume::host_volumes(keys.host_volumes, cx);
+    let network = NetworkConfigKeys {
+        cni_path: keys.cni_path,
+        cni_config_dir: keys.cni_config_dir,
+        bridge_name: keys.bridge_network_name,
+        bridge_subnet: keys.bridge_network_subnet,
+        host_networks: keys.host_networks,
+    };
+    let network = network::config(network, cx);
+    let node = ClientConfig {
+        cpu_total_compute,
+        memory_total_mb,
+        host_volumes,
+        network,
+        max_kill_timeout,
+    };
     Client { node, cluster, meta: keys.meta, artifact }
 }
 

@@ -6,22 +6,20 @@ use std::time::Duration;
 use super::constraint::{ConstraintKeys, constraints};
 use super::health::{self, MigrateKeys, UpdateKeys};
 use super::named;
+use super::network::{self, NetworkKeys};
 use super::reschedule::{self, RescheduleKeys};
 use super::restart::{self, RestartKeys};
 use super::service::{self, ServiceKeys};
 use super::task::{self, TaskKeys};
+use super::volume::{self, VolumeKeys};
 use crate::Syntax;
-use crate::diagnostic::{Span, shown};
-use crate::keys::Bounds::{NotZero, Whole};
-use crate::keys::{Context, Given, MOST, keys, neutral};
+use crate::diagnostic::Span;
+use crate::keys::Bounds::Whole;
+use crate::keys::{ByName, Context, Given, MOST, keys};
 use ostler_model::held_once::HeldOnce;
 use ostler_model::ids::{GroupName, JobId};
-use ostler_model::job::{
-    EphemeralDisk, JobKind, NetworkSpec, PortSpec, RestartPolicy, Service, Task, TaskGroup,
-};
-use ostler_model::limits::{
-    EPHEMERAL_DISK_MB_MIN, GROUP_CHECKS_MAX, GROUP_SERVICES_MAX, NAME_BYTES_MAX,
-};
+use ostler_model::job::{EphemeralDisk, JobKind, RestartPolicy, Service, Task, TaskGroup};
+use ostler_model::limits::{EPHEMERAL_DISK_MB_MIN, GROUP_CHECKS_MAX, GROUP_SERVICES_MAX};
 use ostler_model::rollout::ReschedulePolicy;
 
 const COUNT: u32 = 1;
@@ -36,7 +34,7 @@ keys! {
         constraints "constraint" / Constraints: Vec<ConstraintKeys>;
         /// When its tasks are started again, unless they say it themselves.
         restart / RestartPolicy: Option<RestartKeys>;
-        /// Ports of its allocations; one block.
+        /// The network of its allocations, and ports; one block.
         networks "network" / Networks: Vec<NetworkKeys>;
         /// What runs; at least one without `lifecycle`.
         tasks "task" / Tasks: Vec<TaskKeys> => (
@@ -55,12 +53,14 @@ keys! {
         ephemeral_disk / EphemeralDisk: Option<DiskKeys>;
         /// What it offers as a whole.
         services "service" / Services: Vec<ServiceKeys>;
+        /// A volume of the node that its tasks may mount.
+        volumes "volume" / Volumes: ByName<VolumeKeys>;
         /// An allocation is stopped as complete this long after it was placed.
         max_run_duration / MaxRunDuration: Given<Duration>, "no limit";
     }
     not_yet {
         "affinity" / Affinities => null; "spread" / Spreads => null;
-        "volume" / Volumes => null; "scaling" / Scaling => null; "vault" / Vault; "consul" / Consul;
+        "scaling" / Scaling => null; "vault" / Vault; "consul" / Consul;
         "disconnect" / Disconnect; "stop_after_client_disconnect" / StopAfterClientDisconnect => null;
         "max_client_disconnect" / MaxClientDisconnect;
         "prevent_reschedule_on_lost" / PreventRescheduleOnLost;
@@ -78,34 +78,6 @@ keys! {
         size_mb "size" / SizeMB: Given<u32> [Whole(EPHEMERAL_DISK_MB_MIN as i64, MOST)];
         /// In JSON, where clients fill in 300: it was written.
         size_stated "" / SizeStated: Given<bool>;
-    }
-}
-
-keys! {
-    struct NetworkKeys: "a network" {
-        /// Tasks share the addresses of the node.
-        mode / Mode: Given<String>, "`host`";
-        /// A port, by its label; in JSON, those with a `static` one.
-        ports "port" / ReservedPorts: Vec<PortKeys>;
-        /// In JSON, ports without a `static` one.
-        dynamic "" / DynamicPorts: Vec<PortKeys>;
-    }
-    not_yet {
-        "mbits" / MBits => 0; "dns" / DNS => null; "hostname" / Hostname; "cni" / CNI;
-        "" / Device => ""; "" / CIDR => ""; "" / IP => "";
-    }
-}
-
-keys! {
-    struct PortKeys: "a port", label Label {
-        /// The port of the node.
-        fixed "static" / Value: Given<u16> [NotZero(1, 65_535)], "any free one";
-        /// Port inside the task: in host mode the port itself, kept and shown.
-        to / To: Given<u16> [NotZero(-1, 65_535)], "that of the node";
-    }
-    not_yet {
-        "host_network" / HostNetwork [neutral("", &["default"])] => "default";
-        "ignore_collision" / IgnoreCollision;
     }
 }
 
@@ -135,7 +107,7 @@ pub(super) fn group(keys: GroupKeys, outer: Outer<'_>, cx: &mut Context<'_>) -> 
     let rules = health::rules(keys.update, keys.migrate, kind, outer.rules, cx);
     let health = health::policy(rules, kind, cx);
     let reschedule = reschedule::policy(keys.reschedule, outer.reschedule, kind, cx);
-    let network = network(keys.networks, cx);
+    let network = network::network(keys.networks, cx);
     let task_names: Vec<String> = keys.tasks.iter().map(|task| task.label.name.clone()).collect();
     let scope = service::ServiceScope {
         job: outer.job.map(JobId::as_str),
@@ -145,6 +117,8 @@ pub(super) fn group(keys: GroupKeys, outer: Outer<'_>, cx: &mut Context<'_>) -> 
         tasks: &task_names,
     };
     let mut services = service::services(keys.services, scope, cx);
+    let volumes = volume::volumes(keys.volumes, cx);
+    volume::mounts_fit(&keys.tasks, &volumes, cx);
     let tasks = tasks(keys.tasks, at, policy, scope, &mut services, cx);
     if services.len() > GROUP_SERVICES_MAX {
         let count = services.len();
@@ -174,6 +148,7 @@ pub(super) fn group(keys: GroupKeys, outer: Outer<'_>, cx: &mut Context<'_>) -> 
         services,
         max_run_duration: keys.max_run_duration.value.filter(|time| !time.is_zero()),
         stop_after_disconnect: None,
+        volumes,
     })
 }
 
@@ -218,74 +193,4 @@ fn tasks(
         tasks.extend(task::task(keys, policy, scope, services, cx).map(HeldOnce::from));
     }
     tasks
-}
-
-fn network(blocks: Vec<NetworkKeys>, cx: &mut Context<'_>) -> Option<NetworkSpec> {
-    let mut blocks = blocks.into_iter();
-    let keys = blocks.next()?;
-    for more in blocks {
-        cx.error(more.at, "a group has one network; put all ports into the first");
-    }
-    if let Some((mode, at)) = keys.mode.placed() {
-        check_mode(&mode, at, cx);
-    }
-    for port in &keys.ports {
-        if cx.syntax == Syntax::Json && !port.fixed.was_given {
-            let message = "a reserved port needs a Value; without one it belongs to DynamicPorts";
-            cx.error(port.at, message);
-        }
-    }
-    for port in keys.dynamic.iter().filter(|port| port.fixed.was_given) {
-        let message = "a dynamic port has no Value; with one it belongs to ReservedPorts";
-        cx.error(port.fixed.key_at, message);
-    }
-    let mut labels = BTreeSet::new();
-    let mut fixed: BTreeMap<u16, String> = BTreeMap::new();
-    let mut ports = Vec::new();
-    let mut blocks: Vec<PortKeys> = keys.ports.into_iter().chain(keys.dynamic).collect();
-    blocks.sort_by_key(|port| port.at.start);
-    for keys in blocks {
-        let label = keys.label.name.clone();
-        let allowed = |c: char| c.is_ascii_alphanumeric() || c == '_';
-        if label.is_empty() || !label.chars().all(allowed) || label.len() > NAME_BYTES_MAX {
-            let message = format!(
-                "port label {} becomes part of NOMAD_PORT_<label>: 1 to {NAME_BYTES_MAX} letters, \
-                 digits and underscores",
-                shown(&label),
-            );
-            cx.error(keys.label.span, message);
-            continue;
-        }
-        cx.unique(&mut labels, "a port", &keys.label);
-        if let Some((number, at)) = keys.fixed.clone().placed()
-            && let Some(other) = fixed.insert(number, label.clone())
-        {
-            cx.error(at, format!("port {number} is taken by {} already", shown(&other)));
-        }
-        let to = keys.to.value.filter(|to| *to != 0);
-        ports.push(PortSpec { label, fixed: keys.fixed.value, to });
-    }
-    // JSON has two lists. In this order a job is the same whichever way it comes.
-    ports.sort_by_key(|port| port.fixed.is_none());
-    Some(NetworkSpec { ports })
-}
-
-fn check_mode(mode: &str, at: Span, cx: &mut Context<'_>) {
-    let later = |name| {
-        format!("network mode {name} is valid in Nomad, not supported by Ostler yet; use host")
-    };
-    match mode {
-        "host" => {}
-        "bridge" => cx.error(at, later("bridge")),
-        "none" => {
-            let message = "network mode none is valid in Nomad, not supported by Ostler for a group \
-                           yet; use network_mode = \"none\" in the config of its tasks (driver exec)";
-            cx.error(at, message);
-        }
-        _ if mode.starts_with("cni/") => cx.error(at, later("cni")),
-        _ => {
-            let instead = cx.sink.nearest(mode, ["host", "bridge", "none"]);
-            cx.sink.suggest(at, format!("{} is no network mode; use host", shown(mode)), instead);
-        }
-    }
 }

@@ -8,11 +8,10 @@ use super::group::{self, GroupKeys};
 use super::health::{self, MigrateKeys, UpdateKeys};
 use super::reschedule::{self, RescheduleKeys};
 use super::task::TaskKeys;
-use crate::diagnostic::shown;
 use crate::keys::Bounds::{NotZero, Unwritten};
 use crate::keys::{Context, Given, Keys as _, Shape, Texts, keys, keyword, neutral};
 use crate::tree::{Attribute, Block, Item, Key, Value, ValueKind};
-use ostler_model::ids::JobId;
+use ostler_model::ids::{JobId, Namespace};
 use ostler_model::job::{Job, JobKind, NAMESPACE, TaskGroup};
 use ostler_model::limits::{JOB_TASK_BLOCKS_MAX, JOB_TASKS_MAX};
 use ostler_model::rollout::ReschedulePolicy;
@@ -100,15 +99,14 @@ pub(crate) fn job(mut block: Block, dir: Option<PathBuf>, cx: &mut Context<'_>) 
         let message = format!("{region} has no effect yet: this node is in region {REGION} alone");
         cx.sink.warn(at, message);
     }
-    // Refused: a job of the same id there would replace the one here.
-    if let Some((key, at)) = keys.namespace.other_than(NAMESPACE) {
-        let named = shown(keys.namespace.value.as_deref().unwrap_or_default());
-        cx.error(at, format!("{key} must be \"{NAMESPACE}\", not {named}: there is no other yet"));
-    }
+    // Whether it is there the agent knows.
+    let mut namespace = keys.namespace;
+    namespace.value.take_if(|name| name.is_empty());
+    let namespace = namespace.parsed(cx, |name| Namespace::new(&name)).unwrap_or_default();
     let datacenters = datacenters(keys.datacenters, cx);
     let constraints = constraints(keys.constraints, cx);
     let rules = health::rules(keys.update, keys.migrate, kind, health::Rules::default(), cx);
-    let id = keys.id.parsed(cx, JobId::new);
+    let id = keys.id.parsed(cx, |id| JobId::within(&namespace, id));
     let reschedule =
         reschedule::policy(keys.reschedule, ReschedulePolicy::default_for(kind), kind, cx);
     let outer = group::Outer { job: id.as_ref(), kind, rules, reschedule };
@@ -120,7 +118,6 @@ pub(crate) fn job(mut block: Block, dir: Option<PathBuf>, cx: &mut Context<'_>) 
         name: keys.name.value.unwrap_or_else(|| id.to_string()),
         id,
         kind,
-        namespace: NAMESPACE.to_owned(),
         priority: keys.priority.get(),
         datacenters,
         meta: keys.meta,

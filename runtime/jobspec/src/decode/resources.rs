@@ -1,9 +1,10 @@
 //! What a task asks for.
 
 use super::constraint::{AffinityKeys, ConstraintKeys, PREFERRED, affinities, constraints};
+use super::network::{self, TaskNetworkKeys};
 use crate::diagnostic::shown;
 use crate::keys::Bounds::{NotZero, Unwritten, Whole};
-use crate::keys::{Context, Given, MOST, Texts, hint, keys, keyword};
+use crate::keys::{Context, Given, MOST, Texts, keys, keyword};
 use ostler_model::job::{Affinity, Constraint, Operator};
 use ostler_model::limits::ANSWER_NAME_BYTES_MAX;
 use ostler_model::resources::{DeviceRequest, Resources};
@@ -20,12 +21,17 @@ keys! {
         secrets / SecretsMB: Given<u32> [NotZero(1, MOST)], "`1`";
         /// Devices, by `type`, `vendor/type` or `vendor/type/name`.
         devices "device" / Devices: Vec<DeviceKeys>;
+        /// Ports of the task at the node's address; newer jobs have them in the group.
+        networks "network" / Networks: Vec<TaskNetworkKeys>;
+        /// Of Nomad's before 0.5, and of no effect since.
+        disk / DiskMB: Given<u32> [NotZero(0, MOST)], "none";
+        /// As `disk`.
+        iops / IOPS: Given<u32> [NotZero(0, MOST)], "none";
         /// Devices that belong to one NUMA node.
         numa / NUMA: Option<NumaKeys> [Unwritten];
     }
     not_yet {
-        "network" / Networks [hint("put the network into the group")] => null;
-        "cores" / Cores => 0; "disk" / DiskMB => 0; "iops" / IOPS => 0;
+        "cores" / Cores => 0;
     }
 }
 
@@ -67,6 +73,16 @@ keyword! {
 
 /// Decode `resources`.
 pub(super) fn resources(keys: ResourceKeys, cx: &mut Context<'_>) -> Resources {
+    for (old, instead) in [
+        (&keys.disk, "write ephemeral_disk { size = … } into the group"),
+        (&keys.iops, "leave it out"),
+    ] {
+        if old.value.is_some_and(|value| value > 0) {
+            let key = old.key;
+            cx.sink
+                .warn(old.key_at, format!("{key} has no effect, nor has it in Nomad; {instead}"));
+        }
+    }
     let (cpu_mhz, memory_mb) = (keys.cpu.get(), keys.memory.value.unwrap_or_default());
     if let Some(max) = keys.memory_max.value.filter(|max| *max < memory_mb) {
         let (max_name, name) = (keys.memory_max.key, keys.memory.key);
@@ -78,6 +94,7 @@ pub(super) fn resources(keys: ResourceKeys, cx: &mut Context<'_>) -> Resources {
     if let Some(block) = keys.numa {
         numa(block, &mut devices, cx);
     }
+    let ports = network::of_task(keys.networks, cx);
     let secrets_mb = keys.secrets.value;
     if let Some(secrets) = secrets_mb.filter(|secrets| *secrets > memory_mb) {
         let (name, of) = (keys.secrets.key, keys.memory.key);
@@ -86,7 +103,8 @@ pub(super) fn resources(keys: ResourceKeys, cx: &mut Context<'_>) -> Resources {
             format!("{name} ({secrets}) is memory of the task, so at most its {of} ({memory_mb})"),
         );
     }
-    Resources { cpu_mhz, memory_mb, memory_max_mb: keys.memory_max.value, secrets_mb, devices }
+    let memory_max_mb = keys.memory_max.value;
+    Resources { cpu_mhz, memory_mb, memory_max_mb, secrets_mb, devices, ports }
 }
 
 /// Decode `numa` into rules of the device requests it names: this agent pins no processors, so that

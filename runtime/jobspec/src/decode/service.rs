@@ -10,6 +10,7 @@ use ostler_model::job::{AddressMode, NetworkSpec, OnUpdate, Service};
 use ostler_model::limits::{
     SERVICE_ADDRESS_BYTES_MAX, SERVICE_NAME_BYTES_MAX, SERVICE_WORD_BYTES_MAX, SERVICE_WORDS_MAX,
 };
+use ostler_model::network::NetworkMode;
 
 const MESH: &str = "it is of Consul's service mesh, which this agent is no part of";
 const CONSUL: &str = "it is of services that Consul keeps";
@@ -136,8 +137,9 @@ impl ServiceScope<'_> {
 
     /// Is the network of the allocation another than the node's?
     fn has_own_network(&self) -> bool {
-        // Host mode is the only one there is.
-        false
+        self.network.is_some_and(|network| {
+            matches!(network.mode, NetworkMode::Bridge | NetworkMode::Cni(_))
+        })
     }
 
     /// A task of the group.

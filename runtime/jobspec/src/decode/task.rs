@@ -6,10 +6,12 @@ use std::time::Duration;
 use super::artifact::{self, ArtifactKeys};
 use super::constraint::{ConstraintKeys, constraints};
 use super::named;
+use super::network;
 use super::resources::{ResourceKeys, resources};
 use super::restart::{self, RestartKeys};
 use super::service::{self, ServiceKeys};
 use super::template::{TemplateKeys, templates};
+use super::volume::{self, VolumeMountKeys};
 use crate::diagnostic::{Span, shown};
 use crate::keys::Bounds::Whole;
 use crate::keys::{Context, Free, Given, MOST, hint, keys, keyword};
@@ -59,11 +61,13 @@ keys! {
         artifacts "artifact" / Artifacts: Vec<ArtifactKeys>;
         /// Files that are made before each start, see [templates](templates.md).
         templates "template" / Templates: Vec<TemplateKeys>;
+        /// A volume of its group, and where the task sees it.
+        volume_mounts "volume_mount" / VolumeMounts: Vec<VolumeMountKeys>;
     }
     not_yet {
         "affinity" / Affinities => null;
         "vault" / Vault => null; "consul" / Consul; "identity" / Identities; "" / Identity;
-        "csi_plugin" / CSIPluginConfig => null; "volume_mount" / VolumeMounts => null;
+        "csi_plugin" / CSIPluginConfig => null;
         "dispatch_payload" / DispatchPayload => null; "scaling" / ScalingPolicies => null;
         "kind" / Kind => ""; "action" / Actions; "schedule" / Schedule; "secret" / Secrets;
     }
@@ -114,10 +118,13 @@ pub(super) fn task(
         cx.error(label.span, message);
     }
     let name = named(TaskName::new(label.name), label.span, cx);
+    let resources = keys.resources.map(|block| resources(block, cx)).unwrap_or_default();
     if let Some(name) = &name {
+        let with_own = network::with_ports(scope.network, &resources.ports);
+        let network = with_own.as_ref().or(scope.network);
         services.extend(service::services(
             keys.services,
-            service::ServiceScope { task: Some(name), ..scope },
+            service::ServiceScope { task: Some(name), network, ..scope },
             cx,
         ));
         let mut places = keys.config.places;
@@ -128,9 +135,9 @@ pub(super) fn task(
     }
     let constraints = constraints(keys.constraints, cx);
     let artifacts = artifact::artifacts(keys.artifacts, name.as_ref(), cx);
-    let resources = keys.resources.map(|block| resources(block, cx)).unwrap_or_default();
     let restart = restart::policy(keys.restart, policy, cx);
     let kill_signal = keys.kill_signal.placed().and_then(|given| signal(given, cx));
+    let volume_mounts = volume::mounts(keys.volume_mounts, cx);
     let driver = keys.driver.parsed(cx, PluginName::new);
     let lifecycle = keys.lifecycle.and_then(|block| {
         let hook = block.hook.value?;
@@ -156,6 +163,7 @@ pub(super) fn task(
         payload: None,
         artifacts,
         templates,
+        volume_mounts,
     })
 }
 

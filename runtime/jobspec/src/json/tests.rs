@@ -101,7 +101,6 @@ fn features_that_are_used_are_refused_in_the_words_of_json() {
         (r#""Vault": {"Policies": ["x"]}"#, "2:1: Vault is valid in Nomad"),
         (r#""Kind": "connect""#, "2:1: Kind is valid in Nomad"),
         (r#""Resources": {"Cores": 2}"#, "2:15: Cores is valid in Nomad"),
-        (r#""Resources": {"Networks": [{"MBits": 1}]}"#, "2:15: Networks is valid in Nomad"),
         (
             r#""KillTimout": 1"#,
             "2:1: \"KillTimout\" is unknown in a task (did you mean KillTimeout?)",
@@ -148,8 +147,8 @@ fn the_two_lists_of_ports_are_kept_apart() {
     assert!(found[0].starts_with("2:34: a dynamic port has no Value"), "{found:?}");
     let found = group(r#"{"ReservedPorts": [{"Label": "a"}]}"#).unwrap_err();
     assert!(found[0].starts_with("2:20: a reserved port needs a Value"), "{found:?}");
-    let found = group(r#"{"Mode": "bridge"}"#).unwrap_err();
-    assert!(found[0].starts_with("2:10: network mode bridge is valid in Nomad"), "{found:?}");
+    let found = group(r#"{"Mode": "bridgee"}"#).unwrap_err();
+    assert!(found[0].starts_with("2:10: \"bridgee\" is no network mode"), "{found:?}");
 }
 
 #[test]
@@ -243,6 +242,11 @@ fn services_and_times_are_refused_in_the_words_of_json() {
         (r#"{"Provider": "consul"}"#, "3:14: Provider consul needs a Consul agent"),
         (r#"{"TaskName": "u"}"#, "3:14: a service in a task is of that task"),
         (r#"{"Checks": [{"Type": "tcp"}]}"#, "3:13: a check needs a port"),
+        // What a command line makes of a sidecar_service block without anything in it.
+        (
+            r#"{"Connect": {"Native": false, "SidecarService": {"Tags": null, "Port": ""}}}"#,
+            "3:2: Connect is valid in Nomad",
+        ),
         (r#"{"Checks": {}}"#, "3:12: Checks must be a list of objects"),
     ] {
         let found = task(&format!("\"Services\": [\n{services}]")).unwrap_err();
@@ -259,7 +263,7 @@ fn the_directory_of_a_job_may_be_given() {
 }
 
 #[test]
-fn another_namespace_is_refused_and_the_one_there_is_may_be_named() {
+fn a_job_is_in_the_namespace_that_it_names() {
     let with = |namespace: &str| {
         read(&format!(
             "{{\"Job\":{{\"ID\":\"j\",\n\"Namespace\": {namespace},\n\"TaskGroups\":[{{\"Name\":\"g\",\
@@ -267,10 +271,12 @@ fn another_namespace_is_refused_and_the_one_there_is_may_be_named() {
         ))
     };
     for own in ["null", "\"\"", "\"default\""] {
-        assert_eq!(with(own).unwrap().namespace, "default", "{own}");
+        assert_eq!(with(own).unwrap().namespace(), "default", "{own}");
     }
-    let problem = with("\"prod\"").unwrap_err();
-    let expected = "2:14: Namespace must be \"default\", not \"prod\"";
+    let other = with("\"prod\"").unwrap();
+    assert_eq!((other.namespace(), other.id.as_str()), ("prod", "j"));
+    let problem = with("\"a b\"").unwrap_err();
+    let expected = "2:14: \"a b\" is no name of a namespace";
     assert!(problem.len() == 1 && problem[0].starts_with(expected), "{problem:?}");
 }
 

@@ -1,6 +1,6 @@
 //! What stands in one block, by key: known, supported, and of the form its description wants.
 
-use super::{Context, Field, Kind, Schema, Shape, is_neutral};
+use super::{Context, Field, Form, Kind, Schema, Shape, is_neutral};
 use crate::Syntax;
 use crate::diagnostic::{Span, shown};
 use crate::tree::{Attribute, Block, Body, Item, Key, Value, ValueKind};
@@ -63,7 +63,9 @@ impl Entry {
         for item in in_form(item, self.field, cx) {
             self.was_given |= !is_null;
             let Some(item) = checked(item, shape, cx) else { continue };
-            if self.items.is_empty() || matches!(shape, Shape::Block { many: true, .. }) {
+            if self.items.is_empty()
+                || matches!(shape, Shape::Block { form: Form::List | Form::ByName, .. })
+            {
                 self.items.push(item);
             } else {
                 let Key { name, span } = item.key();
@@ -75,15 +77,19 @@ impl Entry {
 
 /// The objects of JSON as the blocks they would be in HCL; anything else as it is.
 fn in_form(item: Item, field: &Field, cx: &mut Context<'_>) -> Vec<Item> {
-    let Shape::Block { schema, many } = field.shape else { return vec![item] };
+    let Shape::Block { schema, form } = field.shape else { return vec![item] };
     match item {
         Item::Attribute(Attribute { key, value }) if cx.syntax == Syntax::Json => {
-            match (value.kind, many) {
-                (ValueKind::List(elements), true) => {
+            match (value.kind, form) {
+                (ValueKind::List(elements), Form::List) => {
                     let block = |element| element_block(field, schema, element, cx);
                     elements.into_iter().filter_map(block).map(Item::Block).collect()
                 }
-                (ValueKind::Object(members), false) => {
+                (ValueKind::Object(members), Form::ByName) => {
+                    let block = |(name, value)| named_block(field, schema, name, value, cx);
+                    members.into_iter().filter_map(block).map(Item::Block).collect()
+                }
+                (ValueKind::Object(members), Form::One) => {
                     let (labels, body) = (Vec::new(), Body::of(members));
                     vec![Item::Block(Block { key, labels, body })]
                 }
@@ -115,14 +121,19 @@ fn checked(item: Item, shape: Shape, cx: &mut Context<'_>) -> Option<Item> {
             None
         }
         (_, item) if item.value().is_some_and(|value| nothing.contains(&value.kind)) => None,
-        (Shape::Block { schema, many }, Item::Attribute(Attribute { value, .. })) => {
-            let (at, form) = match (cx.syntax, schema.label, many) {
+        (Shape::Block { schema, form }, Item::Attribute(Attribute { value, .. })) => {
+            let (at, form) = match (cx.syntax, schema.label, form) {
                 (Syntax::Hcl, None, _) => (span, format!("is a block; write {name} {{ … }}")),
                 (Syntax::Hcl, Some(_), _) => {
                     (span, format!("is a block; write {name} \"name\" {{ … }}"))
                 }
-                (Syntax::Json, _, true) => (value.span, "must be a list of objects".to_owned()),
-                (Syntax::Json, _, false) => (value.span, "must be an object".to_owned()),
+                (Syntax::Json, _, Form::List) => {
+                    (value.span, "must be a list of objects".to_owned())
+                }
+                (Syntax::Json, _, Form::ByName) => {
+                    (value.span, "must be an object of objects, by name".to_owned())
+                }
+                (Syntax::Json, _, Form::One) => (value.span, "must be an object".to_owned()),
             };
             cx.refuse(at, format!("{name} {form}"))
         }
@@ -202,7 +213,27 @@ fn element_block(
     Some(Block { key, labels, body: Body::of(members) })
 }
 
-/// Null, zero, false, nothing, or only such things inside.
+/// One member of a JSON object of objects as a block; its name is the label, whatever the label member
+/// says.
+fn named_block(
+    field: &Field,
+    schema: &Schema,
+    name: Key,
+    value: Value,
+    cx: &mut Context<'_>,
+) -> Option<Block> {
+    let span = Span::new(value.span.start, value.span.start + 1);
+    let ValueKind::Object(mut members) = value.kind else {
+        let kind = value.kind.describe();
+        return cx.refuse(value.span, format!("{} must hold objects, not {kind}", field.json));
+    };
+    members.retain(|(key, _)| schema.label.is_none_or(|label| key.name != label));
+    let key = Key::new(schema.what, span);
+    Some(Block { key, labels: vec![name], body: Body::of(members) })
+}
+
+/// Null, zero, false, nothing, or only such things inside. An object in an object says something: that
+/// it is there.
 pub(super) fn is_empty(value: &Value) -> bool {
     match &value.kind {
         ValueKind::Null | ValueKind::Refused => true,
@@ -210,6 +241,8 @@ pub(super) fn is_empty(value: &Value) -> bool {
         ValueKind::Number(number) => number.as_f64() == Some(0.0),
         ValueKind::Text(text) => text.is_empty(),
         ValueKind::List(items) => items.is_empty(),
-        ValueKind::Object(members) => members.iter().all(|(_, value)| is_empty(value)),
+        ValueKind::Object(members) => members
+            .iter()
+            .all(|(_, value)| !matches!(value.kind, ValueKind::Object(_)) && is_empty(value)),
     }
 }

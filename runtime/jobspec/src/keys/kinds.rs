@@ -8,7 +8,7 @@ use serde_json::{Map, Value as Json};
 
 use super::items::is_empty;
 use super::scalars::{Scalar, as_text, filled, is_empty_text, wrong};
-use super::{Bounds, Context, Entry, Keys, Shape, free};
+use super::{Bounds, Context, Entry, Form, Keys, Shape, free};
 use crate::Syntax;
 use crate::diagnostic::{Span, shown};
 use crate::tree::{Attribute, Item, Key, Value, ValueKind};
@@ -181,7 +181,7 @@ impl<T: Scalar> Kind for Given<T> {
 }
 
 impl<B: Keys> Kind for Option<B> {
-    const SHAPE: Shape = Shape::Block { schema: B::SCHEMA, many: false };
+    const SHAPE: Shape = Shape::Block { schema: B::SCHEMA, form: Form::One };
 
     fn read(entry: Entry, cx: &mut Context<'_>) -> Self {
         <Vec<B> as Kind>::read(entry, cx).into_iter().next()
@@ -193,7 +193,7 @@ impl<B: Keys> Kind for Option<B> {
 }
 
 impl<B: Keys> Kind for Vec<B> {
-    const SHAPE: Shape = Shape::Block { schema: B::SCHEMA, many: true };
+    const SHAPE: Shape = Shape::Block { schema: B::SCHEMA, form: Form::List };
 
     fn read(entry: Entry, cx: &mut Context<'_>) -> Self {
         entry.check_needs(cx);
@@ -207,6 +207,28 @@ impl<B: Keys> Kind for Vec<B> {
     fn json(&self) -> Option<Json> {
         let list = || self.iter().map(|block| Json::Object(block.json())).collect();
         (!self.is_empty()).then(list)
+    }
+}
+
+/// Blocks with a name each: in JSON an object of objects, by name.
+pub(crate) struct ByName<B>(pub Vec<B>);
+
+impl<B> Default for ByName<B> {
+    fn default() -> Self {
+        Self(Vec::new())
+    }
+}
+
+impl<B: Keys> Kind for ByName<B> {
+    const SHAPE: Shape = Shape::Block { schema: B::SCHEMA, form: Form::ByName };
+
+    fn read(entry: Entry, cx: &mut Context<'_>) -> Self {
+        Self(<Vec<B> as Kind>::read(entry, cx))
+    }
+
+    fn json(&self) -> Option<Json> {
+        let block = |block: &B| (block.label().name.clone(), Json::Object(block.json()));
+        (!self.0.is_empty()).then(|| Json::Object(self.0.iter().map(block).collect()))
     }
 }
 

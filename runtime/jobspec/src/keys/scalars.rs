@@ -121,7 +121,7 @@ macro_rules! integers {
         }
     )+};
 }
-integers! { u8 u16 u32 u64 i8 i64 }
+integers! { u8 u16 u32 u64 i8 i32 i64 }
 
 /// A whole number within the bounds of its key.
 fn integer(value: &Value, field: &Field, cx: &mut Context<'_>) -> Option<i64> {

@@ -72,8 +72,16 @@ fn problems_of_a_task_have_their_places() {
         ("resources { memory = 0 }", "5:22: memory must be at least 1, not 0"),
         ("resources { memory_max = 1 }", "5:26: memory_max (1) must not be below memory (300)"),
         (
-            "resources {\nnetwork {}\n}",
-            "6:1: network is valid in Nomad, not supported by Ostler yet; put the network into the group",
+            "resources {\nnetwork { mode = \"bridge\" }\n}",
+            "6:18: the network of a task is the node's; put network { mode = \"bridge\" } into the group",
+        ),
+        (
+            "resources {\nnetwork {\nport \"a\" {}\nport \"a\" {}\n}\n}",
+            "8:6: a port \"a\" is here already",
+        ),
+        (
+            "volume_mount {\nvolume = \"x\"\ndestination = \"/x\"\n}",
+            "6:10: the group has no volume \"x\"",
         ),
         ("resources {\ndevice \"gpu\" { count = 0 }\n}", "6:24: count must be at least 1, not 0"),
         ("resources {\ndevice \"a//b\" {}\n}", "6:8: \"a//b\" is no device"),
@@ -195,15 +203,20 @@ fn problems_of_a_group_have_their_places() {
             "task \"u\" {\ndriver = \"x\"\nleader = true\nlifecycle { hook = \"poststop\" }\n}",
             "4:6: a task with a lifecycle cannot lead",
         ),
-        ("network { mode = \"bridge\" }", "4:18: network mode bridge is valid in Nomad"),
+        ("network { mode = \"cni/../x\" }", "4:18: \"../x\" is no name of a CNI network"),
         (
-            "network { mode = \"none\" }",
-            "4:18: network mode none is valid in Nomad … (driver exec)",
+            "network {\nmode = \"none\"\nport \"a\" {}\n}",
+            "4:1: nobody reaches a port in a network of mode none",
         ),
-        ("network { mode = \"cni/x\" }", "4:18: network mode cni is valid in Nomad"),
+        ("network {\ndns {}\n}", "5:1: the node's own network has the node's own dns"),
+        (
+            "network {\nmode = \"bridge\"\ndns { servers = [\"x\"] }\n}",
+            "6:18: \"x\" is no address of a name server",
+        ),
+        ("network {\nhostname = \"x\"\n}", "5:1: hostname is valid in Nomad"),
         (
             "network { mode = \"hots\" }",
-            "4:18: \"hots\" is no network mode; use host (did you mean host?)",
+            "4:18: \"hots\" is no network mode; use host, bridge, none or cni/NAME (did you mean host?)",
         ),
         ("network {}\nnetwork {}", "5:1: a group has one network"),
         ("network {\nport \"a-b\" {}\n}", "5:6: port label \"a-b\" becomes part of NOMAD_PORT_"),
@@ -217,12 +230,16 @@ fn problems_of_a_group_have_their_places() {
             "network {\nport \"a\" { static = 80 }\nport \"b\" { static = 80 }\n}",
             "6:21: port 80 is taken by \"a\" already",
         ),
-        (
-            "network {\nport \"a\" { host_network = \"x\" }\n}",
-            "5:12: host_network is valid in Nomad",
-        ),
         ("scaling {}", "4:1: scaling is valid in Nomad"),
-        ("volume \"x\" {}", "4:1: volume is valid in Nomad"),
+        ("volume \"x\" {\ntype = \"host\"\n}", "4:1: a volume needs a source"),
+        (
+            "volume \"x\" {\ntype = \"csi\"\nsource = \"y\"\n}",
+            "5:8: a volume of type csi needs a CSI plugin of a cluster",
+        ),
+        (
+            "volume \"x\" {\ntype = \"host\"\nsource = \"y\"\nper_alloc = true\n}",
+            "7:1: per_alloc is valid in Nomad",
+        ),
     ] {
         check(&in_group(body), &[expected]);
     }
@@ -436,9 +453,8 @@ fn a_task_can_not_take_the_name_of_the_shared_directory() {
 }
 
 #[test]
-fn another_namespace_is_refused_with_its_place() {
-    let text = in_job("namespace = \"prod\"");
-    let found = problems(&text);
-    let expected = "namespace must be \"default\", not \"prod\": there is no other yet";
+fn what_cannot_be_a_namespace_is_refused_with_its_place() {
+    let found = problems(&in_job("namespace = \"a b\""));
+    let expected = "\"a b\" is no name of a namespace: 1 to 128 letters, digits and dashes";
     assert!(found.len() == 1 && found[0].ends_with(expected), "{found:?}");
 }

@@ -55,11 +55,11 @@ job "redis" {
 fn the_classic_redis_job_is_read() {
     let job = good(REDIS);
     assert_eq!((job.id.as_str(), job.name.as_str()), ("redis", "redis"));
-    assert_eq!((job.kind, job.priority, job.namespace.as_str()), (JobKind::Service, 50, "default"));
+    assert_eq!((job.kind, job.priority, job.namespace()), (JobKind::Service, 50, "default"));
     assert_eq!(job.datacenters, ["dc1"]);
     let group = &job.groups[0];
     assert_eq!((group.name.as_str(), group.count), ("cache", 1));
-    let port = PortSpec { label: "db".to_owned(), fixed: None, to: Some(6379) };
+    let port = PortSpec { label: "db".to_owned(), fixed: None, to: Some(6379), host_network: None };
     assert_eq!(group.network.as_ref().unwrap().ports, [port]);
     let task = &group.tasks[0];
     assert_eq!(task.driver.as_str(), "docker");
@@ -168,7 +168,7 @@ fn every_key_of_a_job_and_a_group_arrives() {
     let job = good(&in_job(
         "name = \"n\"\nregion = \"r\"\nnamespace = \"default\"\npriority = 7\nmeta { a = true }\nnode_pool = \"default\"",
     ));
-    assert_eq!((job.name.as_str(), job.namespace.as_str(), job.priority), ("n", "default", 7));
+    assert_eq!((job.name.as_str(), job.namespace(), job.priority), ("n", "default", 7));
     assert_eq!(job.meta["a"], "true");
     let job = good(&in_group(
         "count = 3\nshutdown_delay = \"1s\"\nmeta { a = 1.5 }\nconstraint {\nattribute = \"${node.class}\"\noperator = \"is_set\"\n}",

@@ -159,7 +159,7 @@ fn problems_of_a_check_have_their_places() {
         ("type = \"tcp\"\ntask = \"t\"", "10:8: only script and grpc checks have a task"),
         (
             "type = \"http\"\npath = \"/\"\nheader = { \"a b\" = [\"c\"] }",
-            "12:12: \"a b\" is no name of a header",
+            "11:12: \"a b\" is no name of a header",
         ),
         ("type = \"tcp\"\nport = \"x\"", "10:8: the group's network has no port \"x\""),
         ("type = \"tcp\"\nname = \"\"", "10:8: check name \"\" must have 1 to 128 bytes"),

@@ -45,6 +45,13 @@ fn each_key_that_is_accepted_and_not_done_is_named_where_it_stands() {
         &["5:11: enable_tag_override has no effect yet: nobody but the job can change the tags"],
     );
     warned(
+        &in_task("resources {\ndisk = 64\niops = 10\n}"),
+        &[
+            "6:1: disk has no effect, nor has it in Nomad; write ephemeral_disk { size = … }",
+            "7:1: iops has no effect, nor has it in Nomad; leave it out",
+        ],
+    );
+    warned(
         &in_task("service { address_mode = \"driver\" }"),
         &["5:26: only a driver that gives tasks a network has an address"],
     );

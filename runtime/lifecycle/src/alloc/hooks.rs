@@ -15,6 +15,7 @@
 //! | `alloc_dir` | builds the directory; one that is gone is made again, unless a run lives in it | destroy: removes it |
 //! | `await_previous` | waits until the previous allocations run nothing, on another node too | post-run: the same for those that are to stop, for who waits for this one |
 //! | `disk_migration` | takes over its data, or that of the one before it if it never started, or fetches it from another node; never fails the allocation | |
+//! | `network` | makes the network of one that has its own, or finds it | post-run, destroy: takes it away |
 //! | `services` | begins to list its services and to ask their checks | update: sees the newest copy; pre-kill: takes them off the list |
 //! | `health` | begins to watch, unless it was judged | update: anew; pre-kill: ends |
 //! | `max_run_duration` | sets the deadline | update: anew |
@@ -25,8 +26,6 @@
 //! leaves running lies in [`Background`], which the allocation's owner ends with itself, also when
 //! the agent leaves. What a hook has to say goes to the owner as [`News`].
 //!
-//! There is no hook for a network: allocations have the node's own, so nothing of it is to be set up,
-//! saved or restored.
 
 pub(super) mod background;
 mod dir;
@@ -35,6 +34,7 @@ mod fetch;
 mod health;
 mod max_run;
 mod migrate;
+mod network;
 mod previous;
 mod run;
 mod services;
@@ -50,7 +50,7 @@ use super::{DiskWatch, PreviousAlloc};
 use crate::by_task::ByTask;
 use crate::queue;
 use crate::task::env::NodeFacts;
-use crate::task::{LogSlot, MadeDirs, TaskHandle};
+use crate::task::{LogSlot, MadeDirs, NetworkSlot, TaskHandle};
 use crate::watch;
 use ostler_model::alloc::{AllocState, Allocation, ClientStatus};
 use ostler_model::causes;
@@ -58,9 +58,11 @@ use ostler_model::clock::Clock;
 use ostler_model::event::TaskEvent;
 use ostler_model::ids::{AllocId, TaskName};
 use ostler_model::limits::HOOK_WALL_MAX;
+use ostler_model::network::Networks;
 use ostler_model::other_nodes::OtherNodes;
 use ostler_model::ports::{BoxFuture, Drivers};
 use ostler_model::rng::Rng;
+use ostler_model::saved::NetworkStatus;
 use ostler_state::{Key, StateStore};
 
 pub use self::background::Background;
@@ -112,6 +114,10 @@ pub struct AllocScope {
     pub rng: Rng,
     /// The other nodes of the cluster that this is a node of.
     pub other_nodes: Option<Arc<dyn OtherNodes>>,
+    /// Makes networks.
+    pub networks: Arc<dyn Networks>,
+    /// Its own, once it is made.
+    pub network: NetworkSlot,
 }
 
 /// What is made for the first run of a task together with the allocation's directory.
@@ -171,6 +177,8 @@ pub enum News {
     Waiting(Option<String>),
     /// An event for every task.
     Say(TaskEvent),
+    /// It has a network of its own.
+    Network(NetworkStatus),
     /// An event for one.
     SayTo(TaskName, TaskEvent),
     /// The allocation ends with this status.
@@ -290,6 +298,7 @@ pub fn standard() -> Vec<Arc<dyn AllocHook>> {
             Arc::new(dir::DirHook),
             Arc::new(previous::PreviousHook),
             Arc::new(migrate::MigrateHook),
+            Arc::new(network::NetworkHook),
             Arc::new(services::ServicesHook),
             Arc::new(health::HealthHook),
             Arc::new(max_run::MaxRunHook),

@@ -309,6 +309,7 @@ impl AllocMachine {
                 self.end_all(Some(event), &error);
             }
             AllocInput::Waiting { what } if preparing => self.waiting = what,
+            AllocInput::Network(status) => self.public.network = Some(Arc::new(status)),
             AllocInput::Tasks(states) => self.take_states(states),
             AllocInput::TasksGone => self.gone = true,
             AllocInput::Update { group, hooks } => self.update(*group, hooks),

@@ -256,6 +256,7 @@ impl Runner {
                 let told = self.tasks.keys().map(|task| (task.clone(), event.clone()));
                 self.note(told.collect());
             }
+            News::Network(status) => self.feed(AllocInput::Network(status)),
             News::SayTo(task, event) => self.note(vec![(task, event)]),
             News::Force { status, description, event } => {
                 self.feed(AllocInput::Force { status, description, event });

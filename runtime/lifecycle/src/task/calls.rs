@@ -130,6 +130,18 @@ pub async fn start(scope: &TaskScope, record: &LocalRecord, run: &Run) -> Result
     }
     let call = driver.start(context, config);
     let begun = match bounded_start(scope, call).await {
+        Ok(Started { workload: Workload::Poll(_), handle, .. })
+            if scope.network.get().is_some() =>
+        {
+            // To be ended by what is given back now.
+            run.set_started(Started { workload: Workload::Poll(0), handle, network: None });
+            let error = format!(
+                "driver {} runs its tasks itself, outside of the network of their allocation; use a driver \
+                 whose tasks the host runs, such as exec, or a network of mode host",
+                scope.task.driver
+            );
+            Err(StartError { error, recoverable: false })
+        }
         Ok(started) => go(scope, record, run, (started, intent, coming)).await,
         Err(error) => {
             Err(StartError { recoverable: error.recoverable(), error: error.to_string() })
@@ -166,6 +178,7 @@ async fn go(
     run: &Run,
     (started, intent, coming): (Started, Option<Intent>, Expected),
 ) -> Result<(), StartError> {
+    scope.network.set_of_driver(&scope.task.name, started.network.clone());
     run.set_started(started.clone());
     let identities = run.release();
     let change = |local: &mut super::handle::LocalState| {

@@ -15,12 +15,14 @@ use std::sync::Arc;
 
 use super::interpolate::{InterpolateError, Variables, interpolate, interpolate_json};
 use ostler_model::alloc::Allocation;
-use ostler_model::ids::GroupName;
+use ostler_model::ids::{GroupName, TaskName};
 use ostler_model::job::{Task, TaskGroup};
 use ostler_model::json::JsonObject;
 use ostler_model::limits::MIB;
+use ostler_model::network::AllocNetwork;
 use ostler_model::ports::FsIsolation;
 use ostler_model::resources::AllocatedPort;
+use ostler_model::volume::HostVolume;
 
 /// Largest environment, names and values together, bytes: the kernel takes 2 MiB of arguments and
 /// environment together (a quarter of the stack limit).
@@ -48,6 +50,8 @@ pub struct NodeFacts {
     pub attributes: BTreeMap<String, String>,
     /// `${meta.*}`, names without `meta.`.
     pub meta: BTreeMap<String, String>,
+    /// Volumes that the node offers.
+    pub host_volumes: BTreeMap<String, HostVolume>,
 }
 
 impl NodeFacts {
@@ -154,6 +158,8 @@ pub struct EnvInput<'a> {
     pub dirs: &'a TaskDirs,
     /// Variables from hooks, in hook order; the last of a name wins.
     pub hook_env: &'a [(String, String)],
+    /// The network that the allocation has of its own.
+    pub network: Option<&'a AllocNetwork>,
 }
 
 /// The environment of one start of one task, and what its texts may refer to.
@@ -179,7 +185,11 @@ impl TaskEnv {
         add_identity(&mut vars, input, group);
         add_limits(&mut vars, input.task);
         for port in &input.alloc.ports {
-            add_port(&mut vars, port);
+            match &port.task {
+                None => add_port(&mut vars, port, input.network),
+                Some(task) if *task == input.task.name => add_port(&mut vars, port, None),
+                Some(task) => add_port_of(&mut vars, port, task),
+            }
         }
         add_meta(&mut vars, &[&input.alloc.job.meta, &group.meta, &input.task.meta]);
         vars.extend(input.hook_env.iter().cloned());
@@ -221,14 +231,18 @@ impl TaskEnv {
     ///
     /// # Errors
     /// As [`TaskEnv::build`].
-    pub fn of_group(alloc: &Allocation, node: &Arc<NodeFacts>) -> Result<Self, EnvError> {
+    pub fn of_group(
+        alloc: &Allocation,
+        node: &Arc<NodeFacts>,
+        network: Option<&AllocNetwork>,
+    ) -> Result<Self, EnvError> {
         let group = alloc
             .task_group()
             .ok_or_else(|| EnvError::UnknownGroup { group: alloc.group.clone() })?;
         let mut vars = BTreeMap::new();
         add_place(&mut vars, alloc, node, group);
-        for port in &alloc.ports {
-            add_port(&mut vars, port);
+        for port in alloc.ports.iter().filter(|port| port.task.is_none()) {
+            add_port(&mut vars, port, network);
         }
         add_meta(&mut vars, &[&alloc.job.meta, &group.meta]);
         Ok(Self { vars, node: Arc::clone(node), facts: facts(node, alloc)? })
@@ -309,7 +323,7 @@ fn add_place(
         set("JOB_PARENT_ID", parent.to_string());
     }
     set("JOB_NAME", alloc.job.name.clone());
-    set("NAMESPACE", alloc.job.namespace.clone());
+    set("NAMESPACE", alloc.job.namespace().to_owned());
     set("DC", node.datacenter.clone());
     set("REGION", node.region().to_owned());
 }
@@ -324,20 +338,42 @@ fn add_limits(vars: &mut BTreeMap<String, String>, task: &Task) {
 }
 
 /// In host mode the task's own addresses are the node's, so both families have the same values;
-/// only `ALLOC_PORT` shows `to`.
-fn add_port(vars: &mut BTreeMap<String, String>, port: &AllocatedPort) {
+/// only `ALLOC_PORT` shows `to`. In a network of its own a task has its ports as they are called there,
+/// and the addresses are still the node's, where others reach it; its own are `ALLOC_IP`, `ALLOC_ADDR`.
+fn add_port(
+    vars: &mut BTreeMap<String, String>,
+    port: &AllocatedPort,
+    network: Option<&AllocNetwork>,
+) {
     let label = clean(&port.label);
     let address = socket_address(&port.host_ip, port.value);
     let mut set = |kind: &str, value: &str| {
         vars.insert(format!("NOMAD_{kind}_{label}"), value.to_owned());
     };
-    let value = port.value.to_string();
+    let (value, to) = (port.value.to_string(), port.to.to_string());
     for (ip, number, addr) in [("IP", "PORT", "ADDR"), ("HOST_IP", "HOST_PORT", "HOST_ADDR")] {
         set(ip, &port.host_ip);
         set(number, &value);
         set(addr, &address);
     }
-    set("ALLOC_PORT", &port.to.to_string());
+    set("ALLOC_PORT", &to);
+    if let Some(AllocNetwork { status, .. }) = network {
+        set("PORT", &to);
+        if !status.address.is_empty() {
+            set("ALLOC_INTERFACE", &status.interface_name);
+            set("ALLOC_IP", &status.address);
+            set("ALLOC_ADDR", &socket_address(&status.address, port.to));
+        }
+    }
+}
+
+/// A port of another task, by the names of both.
+fn add_port_of(vars: &mut BTreeMap<String, String>, port: &AllocatedPort, task: &TaskName) {
+    let name = format!("{}_{}", clean(task.as_str()), clean(&port.label));
+    let address = socket_address(&port.host_ip, port.value);
+    vars.insert(format!("NOMAD_IP_{name}"), port.host_ip.clone());
+    vars.insert(format!("NOMAD_PORT_{name}"), port.value.to_string());
+    vars.insert(format!("NOMAD_ADDR_{name}"), address);
 }
 
 fn socket_address(ip: &str, port: u16) -> String {

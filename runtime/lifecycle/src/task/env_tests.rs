@@ -14,9 +14,11 @@ use serde_json::json;
 
 use super::*;
 use ostler_model::alloc::DesiredStatus;
-use ostler_model::ids::JobId;
+use ostler_model::ids::{JobId, TaskName};
 use ostler_model::job::{Job, JobKind};
+use ostler_model::network::AllocNetwork;
 use ostler_model::resources::Resources;
+use ostler_model::saved::NetworkStatus;
 use ostler_model::time::Timestamp;
 use ostler_testing::fixtures;
 
@@ -39,7 +41,6 @@ fn alloc(tasks: Vec<Task>) -> Allocation {
         id: JobId::new("redis").unwrap(),
         name: "Redis".to_owned(),
         kind: JobKind::Service,
-        namespace: "default".to_owned(),
         priority: 50,
         datacenters: vec!["dc1".to_owned()],
         meta: map(&[("level", "job"), ("owner", "job"), ("team-name", "job")]),
@@ -70,6 +71,7 @@ fn alloc(tasks: Vec<Task>) -> Allocation {
 
 fn node() -> Arc<NodeFacts> {
     Arc::new(NodeFacts {
+        host_volumes: BTreeMap::new(),
         id: "node-id".to_owned(),
         name: "host-1".to_owned(),
         datacenter: "dc1".to_owned(),
@@ -90,7 +92,7 @@ fn build_with(
     task: &Task,
     hook_env: &[(String, String)],
 ) -> Result<TaskEnv, EnvError> {
-    TaskEnv::build(&EnvInput { alloc, task, node: &node(), dirs: &dirs(), hook_env })
+    TaskEnv::build(&EnvInput { alloc, task, node: &node(), dirs: &dirs(), hook_env, network: None })
 }
 
 fn build(task: Task) -> TaskEnv {
@@ -162,6 +164,7 @@ fn each_port_has_all_its_names_and_odd_labels_become_clean() {
         value,
         to,
         host_ip: host_ip.to_owned(),
+        task: None,
     };
     alloc.ports = vec![port("http", 21_000, 80, "10.0.0.1"), port("a-b.c", 22_000, 22_000, "::1")];
     let env = build_with(&alloc, &task("web"), &[]).unwrap();
@@ -178,6 +181,60 @@ fn each_port_has_all_its_names_and_odd_labels_become_clean() {
     ] {
         assert_eq!(get(&env, &format!("NOMAD_{name}")), Some(value), "{name}");
     }
+}
+
+#[test]
+fn in_a_network_of_its_own_a_task_has_its_ports_as_they_are_called_there() {
+    let mut alloc = alloc(vec![task("web"), task("db")]);
+    let port = |label: &str, value, of: Option<&str>| AllocatedPort {
+        label: label.to_owned(),
+        value,
+        to: 80,
+        host_ip: "10.0.0.1".to_owned(),
+        task: of.map(|name| TaskName::new(name).unwrap()),
+    };
+    alloc.ports = vec![port("http", 21_000, None), port("sql", 22_000, Some("db"))];
+    let network = AllocNetwork {
+        namespace: "/ns".into(),
+        status: NetworkStatus {
+            interface_name: "eth0".to_owned(),
+            address: "172.26.64.9".to_owned(),
+            ..NetworkStatus::default()
+        },
+    };
+    let of = |name: &str| {
+        let (task, node, dirs) = (task(name), node(), dirs());
+        let network = Some(&network);
+        TaskEnv::build(&EnvInput {
+            alloc: &alloc,
+            task: &task,
+            node: &node,
+            dirs: &dirs,
+            hook_env: &[],
+            network,
+        })
+        .unwrap()
+    };
+    let web = of("web");
+    for (name, value) in [
+        ("IP_http", Some("10.0.0.1")),
+        ("PORT_http", Some("80")),
+        ("ADDR_http", Some("10.0.0.1:21000")),
+        ("HOST_PORT_http", Some("21000")),
+        ("ALLOC_PORT_http", Some("80")),
+        ("ALLOC_IP_http", Some("172.26.64.9")),
+        ("ALLOC_ADDR_http", Some("172.26.64.9:80")),
+        ("ALLOC_INTERFACE_http", Some("eth0")),
+        ("PORT_sql", None),
+        ("ADDR_db_sql", Some("10.0.0.1:22000")),
+        ("PORT_db_sql", Some("22000")),
+    ] {
+        assert_eq!(get(&web, &format!("NOMAD_{name}")), value, "{name}");
+    }
+    let db = of("db");
+    assert_eq!(get(&db, "NOMAD_PORT_sql"), Some("22000"));
+    assert_eq!(get(&db, "NOMAD_ADDR_sql"), Some("10.0.0.1:22000"));
+    assert_eq!(get(&db, "NOMAD_ADDR_db_sql"), None);
 }
 
 #[test]

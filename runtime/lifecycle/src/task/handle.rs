@@ -27,6 +27,7 @@ use super::restart::RestartTracker;
 use ostler_model::clock;
 use ostler_model::ids::{AllocId, RunId, TaskName};
 use ostler_model::limits::STATE_WRITE_WALL_MAX;
+use ostler_model::network::DriverNetwork;
 use ostler_model::ports::{ProcessIdentity, Started};
 use ostler_model::task::{DriverHandle, Workload};
 use ostler_model::time::Timestamp;
@@ -54,11 +55,15 @@ pub struct StartedRecord {
     pub handle: DriverHandle,
     /// Who runs the task.
     pub workload: Workload,
+    /// Where it is reached in a network of its driver's.
+    #[serde(default)]
+    pub network: Option<Arc<DriverNetwork>>,
 }
 
 impl From<Started> for StartedRecord {
     fn from(started: Started) -> Self {
-        Self { handle: started.handle, workload: started.workload }
+        let Started { handle, workload, network } = started;
+        Self { handle, workload, network }
     }
 }
 

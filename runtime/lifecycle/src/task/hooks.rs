@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   before each run   driver ─► dir ─► payload ─► logs ─► devices ─► artifacts ─► template ─►
-//!                     config ─► modules           first error stops
+//!                     config ─► modules ─► volumes ─► dns           first error stops
 //!   after each run    exited, all of them, whatever one says
 //!   at the end        stop, all of them; idempotent
 //! ```
@@ -14,11 +14,13 @@ mod artifacts;
 mod config;
 mod devices;
 mod dir;
+mod dns;
 mod driver;
 mod logs;
 mod modules;
 mod payload;
 mod template;
+mod volumes;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -219,6 +221,8 @@ pub fn standard() -> Vec<Arc<dyn TaskHook>> {
             Arc::new(template::TemplateHook),
             Arc::new(config::ConfigHook),
             Arc::new(modules::ModulesHook),
+            Arc::new(volumes::VolumesHook),
+            Arc::new(dns::DnsHook),
         ]
     });
     ALL.clone()

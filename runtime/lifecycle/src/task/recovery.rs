@@ -135,6 +135,7 @@ async fn ask(
         Ok(started) => {
             // Not before the answer: the driver may say that it does not know the task.
             run.set_driver(driver);
+            scope.network.set_of_driver(&scope.task.name, started.network.clone());
             // A run of an older agent may have no note.
             calls::note(scope, record, run).await;
             if run.set_started(started.clone()) {

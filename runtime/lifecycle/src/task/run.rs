@@ -93,8 +93,11 @@ impl Run {
         let run = Self { restored: true, ..Self::bare(id) };
         run.spawned.released.store(true, Ordering::SeqCst);
         *lock(&run.spawned.identities) = identities;
-        *lock(&run.started) =
-            started.map(|StartedRecord { handle, workload }| Started { handle, workload });
+        *lock(&run.started) = started.map(|StartedRecord { handle, workload, network }| Started {
+            handle,
+            workload,
+            network,
+        });
         // Its start call is over, one way or another.
         run.start_over.cancel();
         run
@@ -159,6 +162,7 @@ impl Run {
             user: None,
             named: Arc::default(),
             env: Arc::default(),
+            network: scope.network.get(),
         };
         let _first_stays = self.context.set(Arc::new(context));
     }

@@ -1,4 +1,4 @@
-//! Limits of services and of the checks that ask them.
+//! Limits of services, of the checks that ask them and of verdicts on health.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ pub const SERVICE_WORDS_MAX: usize = 64;
 pub const SERVICE_WORD_BYTES_MAX: usize = 512;
 /// Longest address that a service gives itself, bytes: that of a domain name.
 pub const SERVICE_ADDRESS_BYTES_MAX: usize = 253;
-/// Most values of headers that a check sends. With [`super::CHECK_PATH_BYTES_MAX`] a request stays
+/// Most values of headers that a check sends. With [`CHECK_PATH_BYTES_MAX`] a request stays
 /// below what servers take as its head (8 KiB).
 pub const CHECK_SENT_HEADERS_MAX: usize = 32;
 /// Most bytes of all headers that a check sends, names and values together.
@@ -39,3 +39,28 @@ pub const CHECK_SCRIPT_START_MAX: Duration = Duration::from_secs(10);
 /// How long a new agent waits for the services of allocations that it restores before it looks at templates
 /// of tasks that run on: an allocation whose disk is in trouble lists its services late.
 pub const SERVICES_RESTORED_WALL_MAX: Duration = Duration::from_secs(30);
+/// Most checks of one group: each costs a timer and, now and then, a connection.
+pub const GROUP_CHECKS_MAX: usize = 64;
+/// Shortest time from one question of a check to the next; as in Nomad.
+pub const CHECK_INTERVAL_MIN: Duration = Duration::from_secs(1);
+/// Longest time from one question of a check to the next.
+pub const CHECK_INTERVAL_MAX: Duration = Duration::from_secs(24 * 60 * 60);
+/// Shortest time a check may give for its answer.
+pub const CHECK_TIMEOUT_MIN: Duration = Duration::from_millis(1);
+/// Longest time a check may give for its answer.
+pub const CHECK_TIMEOUT_MAX: Duration = Duration::from_secs(60 * 60);
+/// Longest path of an HTTP check, bytes.
+pub const CHECK_PATH_BYTES_MAX: usize = 2 * 1024;
+/// Output of a check that is kept, bytes: enough for a line that says what is wrong.
+pub const CHECK_OUTPUT_BYTES_MAX: usize = 1024;
+/// Head of an answer a check reads (status and headers), bytes. Twice what the HTTP client needs at
+/// least.
+pub const CHECK_HEAD_BYTES_MAX: usize = 16 * 1024;
+/// Headers of an answer a check reads.
+pub const CHECK_HEADERS_MAX: usize = 64;
+/// Longest text of one reason in a verdict on health, bytes. It becomes part of a task's events.
+pub const HEALTH_REASON_BYTES_MAX: usize = 512;
+/// Longest text of a whole verdict on health, bytes.
+pub const HEALTH_TEXT_BYTES_MAX: usize = 2 * 1024;
+/// Longest name of a service: that of a label in a domain name.
+pub const SERVICE_NAME_BYTES_MAX: usize = 63;

@@ -107,7 +107,7 @@ impl Tasks {
             }
             let call = self.driver.recover(Arc::clone(context), kept.handle.clone());
             match self.bounded(call).await {
-                Ok(Started { handle, workload }) => {
+                Ok(Started { handle, workload, .. }) => {
                     return Ok(RunKept { handle, workload, ..kept });
                 }
                 Err(error) if error.recoverable() => why = error.to_string(),

@@ -111,6 +111,7 @@ pub(crate) fn context(
         user: None,
         named: Arc::default(),
         env: Arc::default(),
+        network: None,
         run_id,
     })
 }
@@ -176,6 +177,7 @@ fn ports(resources: &wire::Resources) -> Vec<AllocatedPort> {
             value: port(one.value),
             to: if one.to > 0 { port(one.to) } else { port(one.value) },
             host_ip: one.host_ip.clone(),
+            task: None,
         });
         return mapped.collect();
     }
@@ -187,6 +189,7 @@ fn ports(resources: &wire::Resources) -> Vec<AllocatedPort> {
             value: port(one.value),
             to: port(one.value),
             host_ip: network.ip.clone(),
+            task: None,
         })
     });
     each.collect()

@@ -137,6 +137,11 @@ pub enum WasmTaskError {
     /// The run was given up while the task was being started.
     #[error("the start was given up")]
     RunEnded,
+    /// It would be in the network of this process, and not in that of its allocation.
+    #[error(
+        "a WASM task in a network of its own needs a worker process, which this agent does not have"
+    )]
+    NoNetwork,
     /// A driver that starts more and more.
     #[error("the driver has {WORKLOADS_PER_RUN_MAX} WASM tasks in this run already")]
     TooMany,

@@ -130,7 +130,7 @@ fn is_there(path: &CString) -> bool {
 }
 
 /// Bring up the loopback of a new network namespace.
-fn loopback_up() -> io::Result<()> {
+pub(in super::super) fn loopback_up() -> io::Result<()> {
     let socket = rustix::net::socket(
         rustix::net::AddressFamily::INET,
         rustix::net::SocketType::DGRAM,

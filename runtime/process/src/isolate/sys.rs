@@ -102,15 +102,15 @@ pub(super) fn become_root() -> io::Result<()> {
     Ok(rustix::process::chdir(c"/")?)
 }
 
-/// The namespaces of another process for this one, all or none (Linux 5.8).
-pub(super) fn join(process: impl AsFd, flags: libc::c_int) -> io::Result<()> {
+/// The namespaces of another process for this one, all or none (Linux 5.8); or the one that a file holds.
+pub(in super::super) fn join(process: impl AsFd, flags: libc::c_int) -> io::Result<()> {
     // SAFETY: a system call over a live descriptor, in a process with one thread.
     let joined = unsafe { libc::setns(process.as_fd().as_raw_fd(), flags) };
     if joined < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
 /// New namespaces for this process.
-pub(super) fn unshare(flags: libc::c_int) -> io::Result<()> {
+pub(in super::super) fn unshare(flags: libc::c_int) -> io::Result<()> {
     // SAFETY: a system call over a plain number, in a process with one thread.
     if unsafe { libc::unshare(flags) } < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }

@@ -30,6 +30,7 @@ use crate::cgroup::{move_into, open_leaf};
 use crate::child::{self, Child, Laid, Plan, Step};
 use crate::command::{PATH_DEFAULT, Texts};
 use crate::isolate::{enter, inside};
+use crate::netns;
 use crate::user::WHO;
 use ostler_model::clock::Stopwatch;
 use ostler_model::isolation::Part;
@@ -130,7 +131,7 @@ fn begin(ends: EnterEnds, status: &OwnedFd) -> Result<Entrant, Refused> {
     hide().map_err(at("hiding from the task"))?;
     let enter: EnterOrder = read_posted(&order).map_err(at("the order"))?;
     let of_task: Order = read_posted(&of_task).map_err(at("the order of the task"))?;
-    let Order { ids, cgroup, setup, texts, .. } = of_task;
+    let Order { ids, cgroup, setup, texts, network, .. } = of_task;
     let own = ids.as_ref().map_or_else(|| rustix::process::geteuid().as_raw(), |ids| ids.uid);
     if enter.uid.is_some_and(|asked| asked != own) {
         let other = io::Error::other("a command runs as its task's user and as nobody else");
@@ -177,6 +178,9 @@ fn begin(ends: EnterEnds, status: &OwnedFd) -> Result<Entrant, Refused> {
         status: copy(status)?,
     };
     let laid = Laid::new(&plan).map_err(at("its descriptors"))?;
+    if let Some(network) = &network {
+        netns::enter(network).map_err(at("the network of its allocation"))?;
+    }
     if let Some(setup) = &setup {
         enter::join(&task, setup).map_err(at("the task's namespaces"))?;
     }

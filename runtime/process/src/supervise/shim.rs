@@ -27,7 +27,7 @@ use super::{Answer, GIVE_UP, GO, Order, SIGNAL, ShimStep, read_posted, zygote};
 use crate::cgroup::{Leaf, open_leaf};
 use crate::child::{self, Plan};
 use crate::isolate::enter::{self, Init};
-use crate::{DRAIN_GRACE, LAST_OUTPUT_WAIT, identity};
+use crate::{DRAIN_GRACE, LAST_OUTPUT_WAIT, identity, netns};
 use ostler_model::clock::Stopwatch;
 use ostler_model::limits::EXIT_KEPT_WALL_MAX;
 
@@ -141,7 +141,11 @@ fn begin(
     let told = [libc::SIGCHLD, SIGNAL, libc::SIGHUP];
     let signals = signals(&told).map_err(at(ShimStep::Signals))?;
     let read = read_posted(&order).map_err(at(ShimStep::Order))?;
-    let Order { run, texts, ids, cgroup, streams, setup, with_agent } = read;
+    let Order { run, texts, ids, cgroup, streams, setup, network, with_agent } = read;
+    if let Some(network) = &network {
+        // With all that is forked from here.
+        netns::enter(network).map_err(at(ShimStep::Network))?;
+    }
     if with_agent {
         end_with_zygote().map_err(at(ShimStep::Session))?;
     }

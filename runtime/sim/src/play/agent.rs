@@ -143,6 +143,7 @@ impl Agent {
             services: NodeServices::default(),
             variables,
             other_nodes: None,
+            networks: Arc::new(ostler_model::network::HostNetworkOnly),
         });
         devices.set_book(control.ledger_book());
         if let Some(first) = devices.add(SimDevices { world: world.clone(), name }) {
@@ -280,6 +281,7 @@ pub(crate) fn job(name: &str, act: &Act) -> Option<Job> {
         user: None,
         shutdown_delay: None,
         payload: None,
+        volume_mounts: Vec::new(),
         artifacts: Vec::new(),
         templates: Vec::new(),
     };
@@ -315,12 +317,12 @@ pub(crate) fn job(name: &str, act: &Act) -> Option<Job> {
         update,
         reschedule: update.map_or(ReschedulePolicy::NEVER, |_| FEW),
         stop_after_disconnect: None,
+        volumes: BTreeMap::new(),
     };
     Some(Job {
         id: JobId::new(name).ok()?,
         name: name.to_owned(),
         kind: JobKind::Service,
-        namespace: "default".to_owned(),
         priority: 50,
         datacenters: vec!["*".to_owned()],
         meta: BTreeMap::new(),

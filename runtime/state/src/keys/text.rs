@@ -147,11 +147,12 @@ fn alloc(text: &str) -> Result<AllocId, KeyTextError> {
 }
 
 fn escaped(id: &JobId) -> String {
-    id.as_str().replace('%', "%25").replace('/', "%2F")
+    id.qualified().replace('%', "%25").replace('/', "%2F").replace(' ', "%20")
 }
 
 fn job(text: &str) -> Result<JobId, KeyTextError> {
-    let id = JobId::new(text.replace("%2F", "/").replace("%25", "%"));
+    let id =
+        JobId::from_qualified(text.replace("%20", " ").replace("%2F", "/").replace("%25", "%"));
     let id = id.map_err(KeyTextError::Name)?;
     // Only as it is written: `%2f` is another text.
     let unknown = || KeyTextError::Unknown { given: text.chars().take(100).collect() };

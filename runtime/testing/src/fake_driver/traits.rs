@@ -77,7 +77,7 @@ impl Driver for FakeNode {
             reply(&how).await?;
             if known {
                 let workload = super::workload(&script.unwrap_or_default());
-                Ok(Started { handle, workload })
+                Ok(Started { handle, workload, network: None })
             } else {
                 Err(PluginCallError::NotFound(context.run_id.to_string()))
             }

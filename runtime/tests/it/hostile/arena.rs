@@ -126,6 +126,7 @@ impl Arena {
             user: None,
             named: Arc::from([]),
             env: Arc::from([]),
+            network: None,
         };
         (Arc::new(context), printed)
     }

@@ -94,6 +94,7 @@ async fn victim(arena: &Arena, context: &TaskContext) -> String {
         cwd: context.task_dir.clone(),
         user: None,
         isolation: None,
+        network: None,
         stdout: Arc::clone(&context.stdout),
         stderr: Arc::clone(&context.stderr),
         record_identity: Arc::clone(&context.record_identity),

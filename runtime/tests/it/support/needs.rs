@@ -25,10 +25,12 @@ pub enum Need {
     Immutable,
     /// A kernel that tells of devices which come and go.
     DeviceEvents,
+    /// To be root, CNI plugins and iptables, and a kernel that lets them work.
+    Networks,
 }
 
 impl Need {
-    const ALL: [Self; 8] = [
+    const ALL: [Self; 9] = [
         Self::Machine,
         Self::Programs,
         Self::Redis,
@@ -37,6 +39,7 @@ impl Need {
         Self::Mounts,
         Self::Immutable,
         Self::DeviceEvents,
+        Self::Networks,
     ];
 
     const fn name(self) -> &'static str {
@@ -49,6 +52,7 @@ impl Need {
             Self::Mounts => "mounts",
             Self::Immutable => "immutable",
             Self::DeviceEvents => "device-events",
+            Self::Networks => "networks",
         }
     }
 }

@@ -10,11 +10,12 @@ use crate::server::evaluations;
 use ostler_agent::AllocView;
 use ostler_model::alloc::{AllocState, Allocation};
 use ostler_model::ids::AllocId;
-use ostler_model::saved::DeploymentStatus;
+use ostler_model::saved::{DeploymentStatus, NetworkStatus};
 use ostler_model::time::Timestamp;
 use ostler_node::NodeView;
 use ostler_wire::{
-    Absent, Alloc, AllocHealth, AllocMetric, RescheduleEvent, RescheduleTracker, Text,
+    Absent, Alloc, AllocHealth, AllocMetric, AllocNetworkStatus, RescheduleEvent,
+    RescheduleTracker, Text,
 };
 
 /// An allocation as the shapes need it.
@@ -97,10 +98,18 @@ pub(crate) fn full(seen: Seen<'_>) -> Alloc<'_, Value> {
             .filter(|id| !id.is_empty())
             .map(|id| id.clone().into()),
         reschedule_tracker: tracker(&seen).map(Some),
-        network_status: Some(Absent),
+        network_status: Some(seen.state.network.as_deref().map(network)),
         previous_allocation: Some(allocation.previous.map(|id| id.to_string().into())),
         alloc_modify_index: Some(allocation.modify_index),
         ..common(seen.clone())
+    }
+}
+
+fn network(status: &NetworkStatus) -> AllocNetworkStatus<'_> {
+    AllocNetworkStatus {
+        interface_name: (&status.interface_name).into(),
+        address: (&status.address).into(),
+        dns: status.dns.as_ref().map(given::dns),
     }
 }
 
@@ -124,7 +133,7 @@ fn common(seen: Seen<'_>) -> Alloc<'_, Value> {
         id: allocation.id,
         eval_id: evaluations::id(&allocation.job.id, allocation.create_index).into(),
         name: (&allocation.name).into(),
-        namespace: (&allocation.job.namespace).into(),
+        namespace: allocation.job.namespace().into(),
         node_id: node.id.to_string().into(),
         node_name: (&node.name).into(),
         job_id: allocation.job.id.as_str().into(),

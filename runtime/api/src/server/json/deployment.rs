@@ -10,7 +10,7 @@ pub(crate) fn deployment<'a>(job: &'a Job, of: &'a Deployment) -> wire::Deployme
     let groups = of.groups.iter().map(|(name, group)| (name.as_str().into(), state(group)));
     wire::Deployment {
         id: (&*of.id).into(),
-        namespace: (&job.namespace).into(),
+        namespace: job.namespace().into(),
         job_id: job.id.as_str().into(),
         job_version: of.version,
         job_modify_index: of.job_modify_index,

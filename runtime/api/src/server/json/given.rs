@@ -6,10 +6,12 @@ use std::collections::BTreeMap;
 use super::word;
 use ostler_model::alloc::Allocation;
 use ostler_model::held_once::HeldOnce;
-use ostler_model::job::Task;
-use ostler_model::resources::AllocatedDevice;
+use ostler_model::job::{PortSpec, Task};
+use ostler_model::network::NetworkMode;
+use ostler_model::resources::{AllocatedDevice, AllocatedPort};
+use ostler_model::saved::DnsConfig;
 use ostler_wire::{
-    AllocatedResources, Cpu, Lifecycle, Memory, NetworkPort, NetworkResource, PortMapping,
+    AllocatedResources, Cpu, Dns, Lifecycle, Memory, NetworkPort, NetworkResource, PortMapping,
     Resources, SharedResources, TaskDevices, TaskResources, Text,
 };
 
@@ -19,7 +21,8 @@ pub(super) fn allocated(alloc: &Allocation) -> AllocatedResources<'_> {
     let lifecycle = |task: &Task| {
         task.lifecycle.map(|one| Lifecycle { hook: word(one.hook), sidecar: one.sidecar })
     };
-    let ports = alloc.ports.iter().map(|port| PortMapping {
+    let ports = alloc.ports.iter().filter(|port| port.task.is_none());
+    let ports = ports.map(|port| PortMapping {
         label: (&port.label).into(),
         value: port.value,
         to: port.to.into(),
@@ -42,7 +45,7 @@ fn of_task<'a>(alloc: &'a Allocation, task: &Task) -> TaskResources<'a> {
         cpu: Cpu { cpu_shares: task.resources.cpu_mhz.into() },
         memory: Memory { mib: task.resources.memory_mb.into() },
         devices: devices.map(|devices| devices.iter().map(device).collect()),
-        ..TaskResources::default()
+        networks: of_task_alone(alloc, task),
     }
 }
 
@@ -88,28 +91,58 @@ fn disk_mib(alloc: &Allocation) -> u64 {
     alloc.task_group().map_or(0, |group| group.ephemeral_disk.size_mb.into())
 }
 
-/// One network with all ports, as soon as there is one port.
+/// The network of the group, as soon as there is a port or another network than the node's.
 fn networks(alloc: &Allocation) -> Vec<NetworkResource<'_>> {
-    let Some(first) = alloc.ports.first() else { return Vec::new() };
-    let specs = alloc.task_group().and_then(|group| group.network.as_ref());
-    let fixed = |label: &str| {
-        specs.is_some_and(|n| n.ports.iter().any(|p| p.label == label && p.fixed.is_some()))
-    };
+    let spec = alloc.task_group().and_then(|group| group.network.as_ref());
+    let specs = spec.map_or(&[][..], |spec| &spec.ports);
+    let mode = spec.map_or(&NetworkMode::Host, |spec| &spec.mode);
+    let ports: Vec<_> = alloc.ports.iter().filter(|port| port.task.is_none()).collect();
+    if ports.is_empty() && !mode.is_own() {
+        return Vec::new();
+    }
+    let dns = spec.and_then(|spec| spec.dns.as_ref()).map(dns);
+    vec![NetworkResource { mode: mode.text().into(), dns, ..network(&ports, specs) }]
+}
+
+/// The ports of a task alone.
+fn of_task_alone<'a>(alloc: &'a Allocation, task: &Task) -> Option<Vec<NetworkResource<'a>>> {
+    let of = |port: &&AllocatedPort| port.task.as_ref() == Some(&task.name);
+    let ports: Vec<_> = alloc.ports.iter().filter(of).collect();
+    let specs = alloc.task_group().and_then(|group| group.task(&task.name));
+    let specs = specs.map_or(&[][..], |task| &task.resources.ports);
+    (!ports.is_empty()).then(|| vec![network(&ports, specs)])
+}
+
+fn network<'a>(given: &[&'a AllocatedPort], specs: &'a [PortSpec]) -> NetworkResource<'a> {
+    let spec = |label: &str| specs.iter().find(|spec| spec.label == label);
     let ports = |wanted: bool| {
-        let some = alloc.ports.iter().filter(|port| fixed(&port.label) == wanted);
+        let fixed = |label: &str| spec(label).is_some_and(|spec| spec.fixed.is_some());
+        let some = given.iter().filter(|port| fixed(&port.label) == wanted);
         let some = some.map(|port| NetworkPort {
             label: (&port.label).into(),
             value: port.value,
             to: port.to.into(),
-            host_network: "default".into(),
+            host_network: spec(&port.label)
+                .and_then(|spec| spec.host_network.as_deref())
+                .unwrap_or("default")
+                .into(),
         });
         Some(some.collect::<Vec<_>>()).filter(|some| !some.is_empty())
     };
-    vec![NetworkResource {
+    NetworkResource {
         mode: "host".into(),
-        ip: (&first.host_ip).into(),
+        ip: given.first().map(|port| (&port.host_ip).into()).unwrap_or_default(),
         reserved_ports: ports(true),
         dynamic_ports: ports(false),
         ..NetworkResource::default()
-    }]
+    }
+}
+
+/// How names are resolved.
+pub(super) fn dns(dns: &DnsConfig) -> Dns<'_> {
+    Dns {
+        servers: Cow::Borrowed(&dns.servers),
+        searches: Cow::Borrowed(&dns.searches),
+        options: Cow::Borrowed(&dns.options),
+    }
 }

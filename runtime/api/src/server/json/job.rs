@@ -59,7 +59,7 @@ pub(crate) fn summary(seen: Seen<'_>) -> JobSummary<'_> {
     };
     JobSummary {
         job_id: record.job.id.as_str().into(),
-        namespace: (&record.job.namespace).into(),
+        namespace: record.job.namespace().into(),
         summary: groups.iter().map(|(name, all)| (name.as_str().into(), counts(all))).collect(),
         create_index: record.create_index,
         modify_index: index,
@@ -74,7 +74,7 @@ pub(crate) fn stub(seen: Seen<'_>) -> JobStub<'_> {
     JobStub {
         id: job.id.as_str().into(),
         name: (&job.name).into(),
-        namespace: (&job.namespace).into(),
+        namespace: job.namespace().into(),
         datacenters: Cow::Borrowed(&job.datacenters),
         kind: word(job.kind),
         priority: job.priority.into(),

@@ -60,6 +60,8 @@ fn dimension(problem: &Problem) -> Option<String> {
         Problem::TooManyTasks { .. }
         | Problem::Datacenter { .. }
         | Problem::Constraint { .. }
+        | Problem::Network { .. }
+        | Problem::Volume { .. }
         | Problem::UnknownDriver { .. }
         | Problem::DriverNotReady { .. }
         | Problem::DriverStillLoading { .. }

@@ -7,8 +7,8 @@ use ostler_model::attribute::Attribute;
 use ostler_model::device::{DeviceGroup, HealthState};
 use ostler_node::{DriverView, NodeView};
 use ostler_wire::{
-    Cpu, Disk, DriverInfo, Memory, NEVER, NetworkResource, Node, NodeDevice, NodeDeviceLocality,
-    NodeDevices, NodeResources, NodeStub, ReservedResources, Resources, Text,
+    Cpu, Disk, DriverInfo, HostVolume, Memory, NEVER, NetworkResource, Node, NodeDevice,
+    NodeDeviceLocality, NodeDevices, NodeResources, NodeStub, ReservedResources, Resources, Text,
 };
 
 /// Where the node is in its life, as Nomad says it.
@@ -40,6 +40,7 @@ pub(crate) fn stub<'a>(
         status: status.status.into(),
         status_description: status.description.into(),
         drivers: drivers(node),
+        host_volumes: host_volumes(node),
         node_resources: resources.then(|| given(node)),
         reserved_resources: resources.then(ReservedResources::default),
         create_index: status.created,
@@ -73,6 +74,7 @@ pub(crate) fn full<'a>(node: &'a NodeView, status: NodeStatus<'a>) -> Node<'a> {
         status: status.status.into(),
         status_description: status.description.into(),
         drivers: drivers(node),
+        host_volumes: host_volumes(node),
         create_index: status.created,
         modify_index: status.index,
         ..Node::default()
@@ -81,6 +83,14 @@ pub(crate) fn full<'a>(node: &'a NodeView, status: NodeStatus<'a>) -> Node<'a> {
 
 fn drivers(node: &NodeView) -> BTreeMap<Text<'_>, DriverInfo<'_>> {
     node.drivers.iter().map(|(name, view)| (name.as_str().into(), driver(view))).collect()
+}
+
+fn host_volumes(node: &NodeView) -> Option<BTreeMap<Text<'_>, HostVolume<'_>>> {
+    let volumes = node.host_volumes.iter().map(|(name, volume)| {
+        let path = volume.path.to_string_lossy();
+        (name.as_str().into(), HostVolume { path, read_only: volume.read_only })
+    });
+    (!node.host_volumes.is_empty()).then(|| volumes.collect())
 }
 
 fn driver(view: &DriverView) -> DriverInfo<'_> {

@@ -35,7 +35,6 @@ use ostler_wire::{AllocUsage, Done, Stopped, TaskUsage, Validated};
 
 /// Keys we do not write as Nomad does, by the end of their path, and why.
 const OTHERWISE: &[(&str, &str)] = &[
-    ("NetworkStatus", "an allocation shares the node's network; nothing was set up for it"),
     ("Metrics.ScoreMetaData", "one node: nothing was scored"),
     ("NodeNetworks", "one address, that of the node; interfaces are not fingerprinted"),
     ("Diff.Fields", "what differs is told as lines, in Changes"),
@@ -157,15 +156,23 @@ fn allocation() -> (Allocation, AllocState) {
         fixtures::allocation(JobKind::Batch, vec![fixtures::task("web").unwrap()], &rng).unwrap();
     let web = alloc.task_group().unwrap().tasks[0].name.clone();
     let mut job = (*alloc.job).clone();
-    let port = |label: &str, fixed| PortSpec { label: label.to_owned(), fixed, to: None };
-    job.groups[0].network =
-        Some(NetworkSpec { ports: vec![port("http", Some(80)), port("db", None)] });
+    let port = |label: &str, fixed| PortSpec {
+        label: label.to_owned(),
+        fixed,
+        to: None,
+        host_network: None,
+    };
+    job.groups[0].network = Some(NetworkSpec {
+        ports: vec![port("http", Some(80)), port("db", None)],
+        ..NetworkSpec::default()
+    });
     alloc.job = Arc::new(job);
     let assigned = |label: &str, value, to| AllocatedPort {
         label: label.to_owned(),
         value,
         to,
         host_ip: "127.0.0.1".to_owned(),
+        task: None,
     };
     alloc.ports = vec![assigned("http", 80, 80), assigned("db", 25_000, 6_379)];
     let ids = vec!["gpu0".to_owned()];
@@ -195,6 +202,7 @@ fn allocation() -> (Allocation, AllocState) {
         client_description: "Tasks are running".to_owned(),
         tasks: BTreeMap::from([(web, task.into())]).into(),
         health: Some(health),
+        network: Some(std::sync::Arc::default()),
     };
     (alloc, state)
 }

@@ -10,7 +10,13 @@ pub(super) fn placed(job: &Job, seed: u64, port: u16) -> Allocation {
     let alloc = fixtures::allocation(ostler_model::job::JobKind::Service, vec![task("t")], &rng);
     let id = AllocId::new(rng.uuid());
     let label = "http".to_owned();
-    let ports = vec![AllocatedPort { label, value: port, to: port, host_ip: "127.0.0.1".into() }];
+    let ports = vec![AllocatedPort {
+        label,
+        value: port,
+        to: port,
+        host_ip: "127.0.0.1".into(),
+        task: None,
+    }];
     let job = Arc::new(job.clone());
     Allocation { id, job, group: "g".parse().unwrap(), ports, ..alloc.unwrap() }
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use serde_json::Value as Json;
 
-use super::super::{Bounds, Field, Keys as _, MOST, Schema, Shape};
+use super::super::{Bounds, Field, Form, Keys as _, MOST, Schema, Shape};
 use super::{AgentKeys, Described, JobKeys, TrustFileKeys, blocks};
 use ostler_model::config::{GcConfig, LimitOverrides, WasmConfig};
 use ostler_model::isolation::USER_DEFAULT;
@@ -141,8 +141,8 @@ fn shape(field: &Field, all: &[Described]) -> String {
         (Shape::TextListMap, _) => "names and lists of texts".to_owned(),
         (Shape::Free, _) => "anything".to_owned(),
         (Shape::Any, _) => "value".to_owned(),
-        (Shape::Block { schema, many }, _) => {
-            let what = if many { "blocks" } else { "block" };
+        (Shape::Block { schema, form }, _) => {
+            let what = if form != Form::One { "blocks" } else { "block" };
             let label = if schema.label.is_some() { " with a label" } else { "" };
             let name = all.iter().find(|block| block.schema.what == schema.what).unwrap();
             format!("[{what}](#{}){label}", name.title().replace(", ", "-"))

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use serde_json::{Map, Value as Json, json};
 
-use super::super::{Bounds, Field, Keys as _, Schema, Shape};
+use super::super::{Bounds, Field, Form, Keys as _, Schema, Shape};
 use super::{AgentKeys, JobKeys, TrustFileKeys};
 use crate::{Syntax, nomad_json, parse, parse_agent_config, parse_trust_file};
 
@@ -44,8 +44,12 @@ fn sample(schema: &'static Schema, field: &'static Field) -> Json {
         (_, "Perms") => json!("0600"),
         // Read, and without any meaning.
         (_, "VaultGrace") => json!(0),
-        ("a network", "Mode") => json!("host"),
-        ("a network", "DynamicPorts") => json!([{"Label": "q", "To": 7}]),
+        ("a network", "Mode") => json!("bridge"),
+        ("a network of a task", "Mode") => json!("host"),
+        (_, "MBits" | "DiskMB" | "IOPS") => json!(0),
+        ("dns", "Servers") => json!(["192.0.2.53"]),
+        ("a volume mount", "Destination") => json!("/x"),
+        ("a network" | "a network of a task", "DynamicPorts") => json!([{"Label": "q", "To": 7}]),
         ("a service", "Provider") => json!("nomad"),
         ("a service" | "a check", "PortLabel") => json!("x"),
         ("a check", "Path") => json!("/x"),
@@ -102,8 +106,9 @@ fn of_shape(field: &'static Field) -> Json {
         (Shape::TextMap, _) => json!({"NAME": "text"}),
         (Shape::TextListMap, _) => json!({"Name": ["one", "two"]}),
         (Shape::Free, _) => json!({"a": [1, {"b": null}]}),
-        (Shape::Block { schema, many: true }, _) => json!([block(schema, "x")]),
-        (Shape::Block { schema, many: false }, _) => Json::Object(block(schema, "x")),
+        (Shape::Block { schema, form: Form::List }, _) => json!([block(schema, "x")]),
+        (Shape::Block { schema, form: Form::ByName }, _) => json!({"x": block(schema, "x")}),
+        (Shape::Block { schema, form: Form::One }, _) => Json::Object(block(schema, "x")),
         _ => panic!("no sample of {}", field.json),
     }
 }
@@ -181,17 +186,22 @@ fn each_key(root: &'static Schema, syntax: Syntax, open: &str, close: &str, chec
             Syntax::Hcl => format!("{open}\n{name} = {value}\n{close}"),
             Syntax::Json => format!("{open}\"{name}\": {value}{close}"),
         });
-        if let Shape::Block { schema, many } = field.shape {
-            let (open, close) = match (syntax, many, schema.label) {
+        if let Shape::Block { schema, form } = field.shape {
+            let (open, close) = match (syntax, form, schema.label) {
                 (Syntax::Hcl, _, None) => (format!("{open}\n{name} {{"), format!("}}\n{close}")),
                 (Syntax::Hcl, _, Some(_)) => {
                     (format!("{open}\n{name} \"x\" {{"), format!("}}\n{close}"))
                 }
-                (Syntax::Json, false, _) => (format!("{open}\"{name}\":{{"), format!("}}{close}")),
-                (Syntax::Json, true, None) => {
+                (Syntax::Json, Form::ByName, _) => {
+                    (format!("{open}\"{name}\":{{\"x\":{{"), format!("}}}}{close}"))
+                }
+                (Syntax::Json, Form::One, _) => {
+                    (format!("{open}\"{name}\":{{"), format!("}}{close}"))
+                }
+                (Syntax::Json, Form::List, None) => {
                     (format!("{open}\"{name}\":[{{"), format!("}}]{close}"))
                 }
-                (Syntax::Json, true, Some(label)) => {
+                (Syntax::Json, Form::List, Some(label)) => {
                     (format!("{open}\"{name}\":[{{\"{label}\":\"x\","), format!("}}]{close}"))
                 }
             };

@@ -150,6 +150,8 @@ mod tests {
             tasks: std::sync::Weak::new(),
             rng: Rng::seeded(1),
             other_nodes: None,
+            networks: Arc::new(ostler_model::network::HostNetworkOnly),
+            network: Default::default(),
         };
         // A making that is slow, abandoned as a stop abandons it.
         let (go, went) = mpsc::channel::<()>();

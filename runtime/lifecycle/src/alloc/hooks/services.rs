@@ -12,13 +12,14 @@ use super::{AllocHook, AllocScope, HookResult, News};
 use crate::alloc::checks::{Checks, Means};
 use crate::alloc::health::CheckId;
 use crate::alloc::services::offered;
-use crate::alloc::services::resolve::{self, AskedCheck, Networks, Question};
+use crate::alloc::services::resolve::{self, AskedCheck, Question, ServiceNetworks};
 use crate::task::env::{EnvInput, TaskDirs, TaskEnv};
 use crate::task::events;
 use ostler_model::alloc::{AllocState, Allocation};
 use ostler_model::causes::chain;
 use ostler_model::ids::TaskName;
 use ostler_model::job::{Check, CheckKind, Service, TaskGroup};
+use ostler_model::network::{AllocNetwork, DriverNetwork};
 use ostler_model::ports::FsIsolation;
 use ostler_model::task::TaskStatus;
 use ostler_model::time::Timestamp;
@@ -134,9 +135,13 @@ impl Offering {
         let Some(group) = allocation.task_group() else { return };
         let (mut instances, mut wanted, mut refused) = (Vec::new(), Vec::new(), Vec::new());
         let mut around = Around { scope: &self.scope.0, allocation, group, envs: BTreeMap::new() };
+        let own = self.scope.0.network.get();
         for service in &group.services {
             let Some(started) = offered::since(service, group, state) else { continue };
-            let networks = networks(&self.scope.0, allocation);
+            let of_task = service.task.as_ref();
+            let of_driver = of_task.and_then(|task| self.scope.0.network.of_driver(task));
+            let networks =
+                networks(&self.scope.0, allocation, own.as_deref(), of_driver.as_deref(), service);
             let env = around.env(service.task.as_ref());
             let instance = env.and_then(|env| {
                 resolve::instance(service, allocation, env, networks).map_err(|error| chain(&error))
@@ -222,7 +227,11 @@ impl<'a> Around<'a> {
         let task = task.filter(|name| self.group.task(name).is_some());
         let group = self.group;
         let built = self.envs.entry(task).or_insert_with(|| match task {
-            None => TaskEnv::of_group(allocation, &scope.node).map_err(|error| chain(&error)),
+            None => {
+                let network = scope.network.get();
+                let of_group = TaskEnv::of_group(allocation, &scope.node, network.as_deref());
+                of_group.map_err(|error| chain(&error))
+            }
             Some(name) => of_task(scope, allocation, group, name),
         });
         built.as_ref().map_err(Clone::clone)
@@ -232,7 +241,7 @@ impl<'a> Around<'a> {
         &mut self,
         service: &'a Service,
         check: &'a Check,
-        networks: Networks<'_>,
+        networks: ServiceNetworks<'_>,
     ) -> Result<Question, String> {
         let task = match check.kind {
             CheckKind::Script { .. } => resolve::script_task(check, service),
@@ -255,16 +264,24 @@ fn of_task(
     let isolation = driver.map_or(FsIsolation::None, |driver| driver.capabilities().fs_isolation);
     let dirs = TaskDirs::new(isolation, &dir.join("alloc"), &dir.join(name.as_str()));
     let dirs = dirs.map_err(|error| chain(&error))?;
-    let (node, hook_env) = (&scope.node, &[][..]);
-    let input = EnvInput { alloc: allocation, task, node, dirs: &dirs, hook_env };
+    let (node, hook_env, network) = (&scope.node, &[][..], scope.network.get());
+    let network = network.as_deref();
+    let input = EnvInput { alloc: allocation, task, node, dirs: &dirs, hook_env, network };
     TaskEnv::build(&input).map_err(|error| chain(&error))
 }
 
-fn networks<'a>(scope: &'a AllocScope, allocation: &'a Allocation) -> Networks<'a> {
-    Networks {
+fn networks<'a>(
+    scope: &'a AllocScope,
+    allocation: &'a Allocation,
+    own: Option<&'a AllocNetwork>,
+    of_driver: Option<&'a DriverNetwork>,
+    service: &'a Service,
+) -> ServiceNetworks<'a> {
+    ServiceNetworks {
         ports: &allocation.ports,
+        task: service.task.as_ref(),
         host_ip: &scope.services.host_ip,
-        alloc_ip: None,
-        driver_ip: None,
+        alloc_ip: own.map(|own| own.status.address.as_str()).filter(|ip| !ip.is_empty()),
+        of_driver,
     }
 }

@@ -9,7 +9,7 @@ use ostler_model::event::TaskEvent;
 use ostler_model::held_once::HeldOnce;
 use ostler_model::ids::TaskName;
 use ostler_model::job::TaskGroup;
-use ostler_model::saved::{DeploymentStatus, SavedAllocState};
+use ostler_model::saved::{DeploymentStatus, NetworkStatus, SavedAllocState};
 use ostler_model::task::TaskState;
 
 /// Where the owner of an allocation is; drawn in the documentation of [`super`].
@@ -73,6 +73,8 @@ pub enum AllocInput {
         /// For people.
         what: Option<String>,
     },
+    /// It has a network of its own.
+    Network(NetworkStatus),
     /// States of all tasks, newest.
     Tasks(BTreeMap<TaskName, HeldOnce<TaskState>>),
     /// The owners of all tasks have ended.

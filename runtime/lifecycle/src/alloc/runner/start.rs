@@ -19,7 +19,7 @@ use crate::by_task::ByTask;
 use crate::kinds::Kinds;
 use crate::queue;
 use crate::task::hooks::{Fetched, TaskHook};
-use crate::task::{LogSlot, MadeDirs, RestoredTask, TaskHandle, TaskScope};
+use crate::task::{LogSlot, MadeDirs, NetworkSlot, RestoredTask, TaskHandle, TaskScope};
 use crate::watch;
 use ostler_model::alloc::{Allocation, DesiredStatus};
 use ostler_model::held_once::HeldOnce;
@@ -127,6 +127,8 @@ fn start(
         tasks: Arc::downgrade(&members.tasks),
         rng: config.rng,
         other_nodes: config.other_nodes,
+        networks: config.networks,
+        network: members.network,
     };
     let runner = Box::new(Runner {
         scope,
@@ -177,6 +179,8 @@ struct Members {
     logs_changed: watch::Subscriber<u64>,
     /// What the allocation makes for them.
     first: Vec<FirstRun>,
+    /// The network that they will be in.
+    network: NetworkSlot,
     tick: Arc<Notify>,
 }
 
@@ -193,6 +197,7 @@ impl Members {
         let (mut tasks, mut states) = (ByTask::default(), BTreeMap::new());
         let (mut gates, mut logs) = (ByTask::default(), ByTask::default());
         let mut first = Vec::new();
+        let network = NetworkSlot::default();
         let prestart = |cycle: Lifecycle| cycle.hook == LifecycleHook::Prestart;
         let at_once = config.allocation.desired == DesiredStatus::Run
             && config.previous.is_empty()
@@ -240,6 +245,7 @@ impl Members {
                     && task.artifacts.is_empty()
                     && !task.templates.iter().any(TaskTemplate::may_wait),
                 restartable: true,
+                network: network.clone(),
             };
             let handle = match known {
                 Some(known) => TaskHandle::restore(scope, gate_seen, Arc::clone(&tick), known),
@@ -249,7 +255,7 @@ impl Members {
             tasks.insert(name.clone(), handle);
             gates.insert(name.clone(), gate);
         }
-        Self { tasks: Arc::new(tasks), states, gates, logs, logs_changed, first, tick }
+        Self { tasks: Arc::new(tasks), states, gates, logs, logs_changed, first, network, tick }
     }
 }
 

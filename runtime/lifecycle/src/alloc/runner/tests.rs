@@ -130,6 +130,7 @@ impl Bench {
             variables: Arc::new(self.variables.clone()),
             host_ip: Arc::from("127.0.0.1"),
             other_nodes: None,
+            networks: Arc::new(ostler_model::network::HostNetworkOnly),
         }
     }
 

@@ -75,7 +75,8 @@ mod tests {
     }
 
     fn group() -> TaskGroup {
-        let text = r#"job "j" { group "g" {
+        let text = r#"job "j" {
+          group "g" {
             service { name = "whole" }
             service {
               name = "named"
@@ -92,7 +93,8 @@ mod tests {
                 sidecar = true
               }
             }
-        } }"#;
+          }
+        }"#;
         ostler_jobspec::parse(text.as_bytes(), Path::new("-"), None).unwrap().groups.remove(0)
     }
 

@@ -22,21 +22,34 @@ use ostler_model::alloc::Allocation;
 use ostler_model::ids::TaskName;
 use ostler_model::job::{AddressMode, Check, CheckKind, HttpCheck, Service};
 use ostler_model::limits::SERVICE_NAME_BYTES_MAX;
+use ostler_model::network::DriverNetwork;
 use ostler_model::resources::AllocatedPort;
 use ostler_model::service::ServiceInstance;
 use ostler_probe::CheckTarget;
 
 /// What there is of networks around a service.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Networks<'a> {
+pub struct ServiceNetworks<'a> {
     /// The ports of the allocation.
     pub ports: &'a [AllocatedPort],
+    /// The task that the service stands in: its own ports count, those of other tasks do not.
+    pub task: Option<&'a TaskName>,
     /// The node's address.
     pub host_ip: &'a str,
     /// The address of the allocation in a network of its own.
     pub alloc_ip: Option<&'a str>,
-    /// The address that the driver gave the task.
-    pub driver_ip: Option<&'a str>,
+    /// What the driver gave the task.
+    pub of_driver: Option<&'a DriverNetwork>,
+}
+
+impl<'a> ServiceNetworks<'a> {
+    /// The port of this label: of the task before that of its group.
+    fn port(&self, label: &str) -> Option<&'a AllocatedPort> {
+        let of = |task: Option<&TaskName>| {
+            self.ports.iter().find(|port| port.label == label && port.task.as_ref() == task)
+        };
+        self.task.and_then(|task| of(Some(task))).or_else(|| of(None))
+    }
 }
 
 /// Why a service is not listed, or a check has nothing to ask.
@@ -86,10 +99,14 @@ pub fn reached(
     mode: AddressMode,
     own: Option<&str>,
     port: Option<&str>,
-    networks: Networks<'_>,
+    networks: ServiceNetworks<'_>,
 ) -> Result<(String, u16), ResolveError> {
-    let label = port.and_then(|port| networks.ports.iter().find(|known| known.label == port));
+    let label = port.and_then(|port| networks.port(port));
+    let by_driver = |port: &str| networks.of_driver.is_some_and(|of| of.ports.contains_key(port));
     let number = match (port, label) {
+        // A label of the driver's alone.
+        (Some(port), None) if mode == AddressMode::Driver && by_driver(port) => 0,
+        (Some(port), None) if mode == AddressMode::Auto && own.is_none() && by_driver(port) => 0,
         (Some(port), None) => match port.parse() {
             Ok(number @ 1..) => number,
             _ => return Err(ResolveError::Port { port: port.to_owned() }),
@@ -100,7 +117,7 @@ pub fn reached(
     match mode {
         AddressMode::Auto => match own {
             Some(own) => Ok((own.to_owned(), label.map_or(number, |port| port.value))),
-            None if networks.driver_ip.is_some() => {
+            None if networks.of_driver.is_some() => {
                 reached(AddressMode::Driver, None, port, networks)
             }
             None => reached(AddressMode::Host, None, port, networks),
@@ -116,8 +133,11 @@ pub fn reached(
                 needed: "a network that the allocation has for itself",
             }),
         },
-        AddressMode::Driver => match networks.driver_ip {
-            Some(ip) => Ok((ip.to_owned(), inside)),
+        AddressMode::Driver => match networks.of_driver {
+            Some(network) => {
+                let given = port.and_then(|label| network.ports.get(label)).copied();
+                Ok((network.ip.to_string(), given.unwrap_or(inside)))
+            }
             None => Err(ResolveError::NoNetwork {
                 mode: "driver",
                 needed: "a driver that gives it a network",
@@ -162,7 +182,7 @@ pub fn instance(
     service: &Service,
     allocation: &Allocation,
     env: &TaskEnv,
-    networks: Networks<'_>,
+    networks: ServiceNetworks<'_>,
 ) -> Result<ServiceInstance, ResolveError> {
     let text = |what| move |text: &str| replaced(env, what, text);
     let name = text("name")(&service.name)?;
@@ -191,7 +211,7 @@ pub fn instance(
     Ok(ServiceInstance {
         id,
         name,
-        namespace: allocation.job.namespace.clone(),
+        namespace: allocation.job.namespace().to_owned(),
         job: allocation.job.id.clone(),
         alloc: allocation.id,
         tags,
@@ -211,7 +231,7 @@ pub fn question(
     check: &Check,
     service: &Service,
     env: &TaskEnv,
-    networks: Networks<'_>,
+    networks: ServiceNetworks<'_>,
 ) -> Result<Question, ResolveError> {
     let text = |what| move |text: &str| replaced(env, what, text);
     let kind = match &check.kind {

@@ -9,7 +9,7 @@ use ostler_model::rng::Rng;
 use ostler_testing::fixtures;
 
 fn port(label: &str, value: u16, to: u16) -> AllocatedPort {
-    AllocatedPort { label: label.to_owned(), value, to, host_ip: "10.0.0.1".to_owned() }
+    AllocatedPort { label: label.to_owned(), value, to, host_ip: "10.0.0.1".to_owned(), task: None }
 }
 
 fn at(address: &str, port: u16) -> Result<(String, u16), ResolveError> {
@@ -20,9 +20,14 @@ fn at(address: &str, port: u16) -> Result<(String, u16), ResolveError> {
 fn each_mode_has_its_address_and_its_port() {
     use AddressMode::{Alloc, Auto, Driver, Host};
     let ports = [port("web", 8080, 80)];
-    let host = Networks { ports: &ports, host_ip: "10.0.0.9", alloc_ip: None, driver_ip: None };
-    let all = Networks { alloc_ip: Some("172.26.0.2"), driver_ip: Some("172.17.0.3"), ..host };
-    let bridge = Networks { driver_ip: None, ..all };
+    let host = ServiceNetworks { ports: &ports, host_ip: "10.0.0.9", ..ServiceNetworks::default() };
+    let of_driver = DriverNetwork {
+        ip: "172.17.0.3".parse().unwrap(),
+        ports: [("admin".to_owned(), 8_081)].into(),
+    };
+    let of_driver = Some(&of_driver);
+    let all = ServiceNetworks { alloc_ip: Some("172.26.0.2"), of_driver, ..host };
+    let bridge = ServiceNetworks { of_driver: None, ..all };
     for (mode, port, networks, expected) in [
         (Auto, Some("web"), host, at("10.0.0.1", 8080)),
         (Auto, Some("web"), bridge, at("10.0.0.1", 8080)),
@@ -36,6 +41,8 @@ fn each_mode_has_its_address_and_its_port() {
         (Alloc, None, all, at("172.26.0.2", 0)),
         (Driver, Some("web"), all, at("172.17.0.3", 80)),
         (Driver, Some("9000"), all, at("172.17.0.3", 9000)),
+        (Driver, Some("admin"), all, at("172.17.0.3", 8081)),
+        (Auto, Some("admin"), all, at("172.17.0.3", 8081)),
     ] {
         assert_eq!(reached(mode, None, port, networks), expected, "{mode:?} {port:?}");
     }
@@ -49,7 +56,7 @@ fn each_mode_has_its_address_and_its_port() {
     }
     let anywhere = AllocatedPort { host_ip: "0.0.0.0".to_owned(), ..port("web", 8080, 80) };
     let ports = [anywhere];
-    let networks = Networks { ports: &ports, host_ip: "::", ..Networks::default() };
+    let networks = ServiceNetworks { ports: &ports, host_ip: "::", ..ServiceNetworks::default() };
     assert_eq!(reached(Host, None, Some("web"), networks), at("127.0.0.1", 8080));
     assert_eq!(reached(Host, None, Some("1"), networks), at("::1", 1));
 }
@@ -71,7 +78,7 @@ fn allocation(group: TaskGroup) -> (Allocation, TaskEnv) {
     Arc::make_mut(&mut allocation.job).groups = vec![group];
     allocation.ports = vec![port("web", 8080, 8080)];
     let node = NodeFacts { datacenter: "dc7".to_owned(), ..NodeFacts::default() };
-    let env = TaskEnv::of_group(&allocation, &Arc::new(node)).unwrap();
+    let env = TaskEnv::of_group(&allocation, &Arc::new(node), None).unwrap();
     (allocation, env)
 }
 
@@ -106,7 +113,7 @@ fn texts_of_a_service_and_its_checks_are_replaced() {
         }"#,
     );
     let (allocation, env) = allocation(group);
-    let networks = Networks { ports: &allocation.ports, ..Networks::default() };
+    let networks = ServiceNetworks { ports: &allocation.ports, ..ServiceNetworks::default() };
     let service = &allocation.task_group().unwrap().services[0];
     let listed = instance(service, &allocation, &env, networks).unwrap();
     assert_eq!((&listed.name[..], &listed.address[..], listed.port), ("web-0", "10.0.0.1", 8080));
@@ -139,10 +146,28 @@ fn what_has_no_meaning_is_named() {
     ] {
         let (mut allocation, _) = allocation(group(service));
         allocation.name = "j.g[0]".to_owned();
-        let env = TaskEnv::of_group(&allocation, &Arc::default()).unwrap();
+        let env = TaskEnv::of_group(&allocation, &Arc::default(), None).unwrap();
         let service = &allocation.task_group().unwrap().services[0];
-        let error = instance(service, &allocation, &env, Networks::default()).unwrap_err();
+        let error = instance(service, &allocation, &env, ServiceNetworks::default()).unwrap_err();
         let text = ostler_model::causes::chain(&error);
         assert!(text.contains(expected), "{text:?} is not {expected:?}");
     }
+}
+
+#[test]
+fn a_label_is_the_tasks_own_port_before_the_groups_and_never_that_of_another_task() {
+    let of = |task: Option<&str>, value| AllocatedPort {
+        task: task.map(|task| TaskName::new(task).unwrap()),
+        ..port("web", value, value)
+    };
+    let ports = [of(Some("other"), 1), of(None, 2), of(Some("own"), 3)];
+    let (own, third) = (TaskName::new("own").unwrap(), TaskName::new("third").unwrap());
+    let reached_by = |task, ports| {
+        let networks = ServiceNetworks { ports, task, ..ServiceNetworks::default() };
+        reached(AddressMode::Host, None, Some("web"), networks)
+    };
+    assert_eq!(reached_by(Some(&own), &ports[..]), at("10.0.0.1", 3));
+    assert_eq!(reached_by(Some(&third), &ports[..]), at("10.0.0.1", 2));
+    assert_eq!(reached_by(None, &ports[..]), at("10.0.0.1", 2));
+    assert!(reached_by(None, &ports[..1]).is_err());
 }

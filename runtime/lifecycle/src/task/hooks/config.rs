@@ -61,12 +61,14 @@ pub(super) fn environment(
     scope: &TaskScope,
     preparation: &Preparation,
 ) -> Result<TaskEnv, HookError> {
+    let network = scope.network.get();
     TaskEnv::build(&EnvInput {
         alloc: &scope.allocation,
         task: &scope.task,
         node: &scope.node,
         dirs: &dirs(preparation)?,
         hook_env: &preparation.reservation.env,
+        network: network.as_deref(),
     })
     .map_err(|e| HookError::setup(causes::chain(&e)))
 }

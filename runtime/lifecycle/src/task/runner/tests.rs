@@ -140,6 +140,7 @@ impl Bench {
             made: Arc::default(),
             at_once: false,
             restartable: self.restartable,
+            network: Default::default(),
         }
     }
 

@@ -82,7 +82,7 @@ impl Sources {
     ) -> Self {
         let job = &allocation.job;
         let readable = Readable::of(&job.id, job.parent.as_ref(), &allocation.group, task);
-        let namespace = job.namespace.as_str().into();
+        let namespace = job.namespace().into();
         Self { services, variables, node, namespace, readable, hidden: false }
     }
 

@@ -99,8 +99,14 @@ impl Bench {
             attributes: [("kernel.name".to_owned(), "linux".to_owned())].into(),
             ..NodeFacts::default()
         });
-        let input =
-            EnvInput { alloc: &alloc, task: &task, node: &node, dirs: &dirs, hook_env: &[] };
+        let input = EnvInput {
+            alloc: &alloc,
+            task: &task,
+            node: &node,
+            dirs: &dirs,
+            hook_env: &[],
+            network: None,
+        };
         let env = TaskEnv::build(&input).unwrap();
         let (services, variables) = (NodeServices::default(), FakeVariables::default());
         let sources = Sources::over(

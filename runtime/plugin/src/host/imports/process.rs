@@ -124,6 +124,7 @@ impl CallState {
             cwd: PathBuf::from(request.cwd),
             user: request.user,
             isolation,
+            network: task.network.as_ref().map(|network| network.namespace.clone()),
             stdout: task.stdout.clone(),
             stderr: task.stderr.clone(),
             record_identity: task.record_identity.clone(),

@@ -176,7 +176,7 @@ impl TaskCode {
     ) -> Result<W, LoadError> {
         let within = CompileLimits::of_file(TASK_FILE_BYTES_MAX);
         let say = |text: &str| (context.events)(format!("{} {text}", path.display()), Vec::new());
-        let (kind, owner) = (EngineKind::Task, context.job_id.as_str());
+        let (kind, owner) = (EngineKind::Task, context.job_id.qualified());
         let ask = CodeAsk { kind, format, within, owner, say: Some(&say) };
         W::load(self.sandbox.code(), bytes, &ask).await
     }

@@ -165,6 +165,10 @@ impl WasmTasks for WasmTaskHost {
     ) -> BoxFuture<'static, Result<String, WasmTaskError>> {
         let inner = Arc::clone(&self.inner);
         Box::pin(async move {
+            if context.network.is_some() {
+                // Its sockets would be this process's.
+                return Err(WasmTaskError::NoNetwork);
+            }
             let code: Arc<LoadedCode> = inner.code.of(&context, &spec.path).await?;
             inner.hold(&context, &spec, &code)
         })

@@ -214,6 +214,8 @@ async fn the_time_of_every_hook_is_kept() {
         "alloc_dir",
         "await_previous",
         "disk_migration",
+        "network",
+        "services",
         "health",
         "max_run_duration",
         "disk_size",

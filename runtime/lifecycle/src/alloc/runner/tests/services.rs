@@ -80,7 +80,7 @@ async fn services_are_listed_while_their_task_runs_and_go_before_the_delay() {
     clock::sleep(10 * SECOND).await;
     handle.stop("enough").await;
     until_listed(&bench, &[]).await;
-    assert_eq!(bench.node.age().as_secs(), 60);
+    assert!(bench.node.age().abs_diff(60 * SECOND) < SECOND, "{:?}", bench.node.age());
     handle.wait_done().await;
     assert_eq!(bench.when("stop main"), 90.0, "others had the delay to look elsewhere");
     assert_eq!(listed(&bench), Vec::<String>::new());
@@ -167,7 +167,7 @@ async fn what_the_checks_say_is_known_and_a_verdict_names_the_one_that_fails() {
     });
     let state = until(&handle, |state| state.health.is_some()).await;
     assert!(state.health.as_ref().unwrap().is_unhealthy());
-    assert_eq!(bench.node.age().as_secs(), 60);
+    assert!(bench.node.age().abs_diff(60 * SECOND) < SECOND, "{:?}", bench.node.age());
     let told = state.tasks["main"].events.iter().map(|event| event.message.clone());
     let told: Vec<_> = told.collect();
     assert!(

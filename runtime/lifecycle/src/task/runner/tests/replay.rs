@@ -30,7 +30,7 @@ fn full() -> Bench {
     let mut bench = Bench::new(task);
     let mut allocation = (*bench.allocation).clone();
     let (label, host_ip) = ("http".to_owned(), "127.0.0.1".to_owned());
-    allocation.ports = vec![AllocatedPort { label, value: 20_123, to: 80, host_ip }];
+    allocation.ports = vec![AllocatedPort { label, value: 20_123, to: 80, host_ip, task: None }];
     let group = GroupKey { vendor: "v".into(), kind: "t".into(), name: "n".into() };
     let assigned = AllocatedDevice { group, ids: vec!["0".to_owned()] };
     allocation.devices.insert(name("web"), vec![assigned]);

@@ -111,7 +111,8 @@ fn record(bench: &Bench, found: Found, complete: bool) -> LocalState {
         ProcessIdentity { pid: 77, start_ticks: 1, boot_id, cgroup: None, supervisor: None };
     let data = bench.run_id().as_str().as_bytes().to_vec();
     let handle = DriverHandle { plugin: "fake".to_owned(), version: 1, data };
-    let started = StartedRecord { handle, workload: Workload::Process("p1".to_owned()) };
+    let started =
+        StartedRecord { handle, workload: Workload::Process("p1".to_owned()), network: None };
     let run = match found {
         Found::Nothing => None,
         Found::NoHandle => {

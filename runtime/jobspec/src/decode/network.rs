@@ -1,0 +1,354 @@
+//! The network of a group, and ports: of a group, or of a task, where Nomad had them first.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+use std::path::PathBuf;
+
+use crate::Syntax;
+use crate::diagnostic::{Span, shown};
+use crate::keys::Bounds::NotZero;
+use crate::keys::{Context, Given, MOST, Texts, hint, keys};
+use ostler_model::job::{NetworkSpec, PortSpec};
+use ostler_model::limits::{DNS_TEXTS_MAX, NAME_BYTES_MAX};
+use ostler_model::network::{Cidr, HostNetworkConfig, NetworkConfig, NetworkMode};
+use ostler_model::saved::DnsConfig;
+
+keys! {
+    struct NetworkKeys: "a network" {
+        /// `host`: the addresses of the node; `bridge`: one of its own at the node's bridge; `none`: a
+        /// loopback alone; `cni/NAME`: as the CNI configuration of that name makes it.
+        mode / Mode: Given<String>, "`host`";
+        /// A port, by its label; in JSON, those with a `static` one.
+        ports "port" / ReservedPorts: Vec<PortKeys>;
+        /// In JSON, ports without a `static` one.
+        dynamic "" / DynamicPorts: Vec<PortKeys>;
+        /// How names are resolved.
+        dns / DNS: Option<DnsKeys>;
+        /// No bandwidth is reserved; Nomad does not either, since 0.12.
+        mbits / MBits: Given<u32> [NotZero(0, MOST)], "none";
+    }
+    not_yet {
+        "hostname" / Hostname [hint("tasks have the node's own name")]; "cni" / CNI;
+        "" / Device => ""; "" / CIDR => ""; "" / IP => "";
+    }
+}
+
+keys! {
+    struct TaskNetworkKeys: "a network of a task" {
+        /// The node's: the group's network says which its tasks are in.
+        mode / Mode: Given<String>, "`host`";
+        /// A port, by its label; in JSON, those with a `static` one.
+        ports "port" / ReservedPorts: Vec<PortKeys>;
+        /// In JSON, ports without a `static` one.
+        dynamic "" / DynamicPorts: Vec<PortKeys>;
+        /// No bandwidth is reserved; Nomad does not either, since 0.12.
+        mbits / MBits: Given<u32> [NotZero(0, MOST)], "none";
+    }
+    not_yet {
+        "dns" / DNS [hint("put it into the network of the group")] => null;
+        "hostname" / Hostname; "cni" / CNI; "" / Device => ""; "" / CIDR => ""; "" / IP => "";
+    }
+}
+
+keys! {
+    struct DnsKeys: "dns" {
+        /// Addresses of name servers.
+        servers / Servers: Texts, "the node's";
+        /// Domains that short names are looked for in.
+        searches / Searches: Texts, "none";
+        /// Options of the resolver, such as `ndots:2`.
+        options / Options: Texts, "none";
+    }
+}
+
+keys! {
+    struct PortKeys: "a port", label Label {
+        /// The port of the node.
+        fixed "static" / Value: Given<u16> [NotZero(1, 65_535)], "any free one";
+        /// Port inside the task; in host mode only shown. -1: that of the node.
+        to / To: Given<i32> [NotZero(-1, 65_535)], "that of the node";
+        /// A `host_network` of the node's configuration.
+        host_network / HostNetwork: Given<String>, "`default`: the address of the node";
+    }
+    not_yet {
+        "ignore_collision" / IgnoreCollision;
+    }
+}
+
+keys! {
+    struct HostNetworkKeys: "a host network", label Name {
+        /// Addresses of the node in this range.
+        cidr: Given<String>, "any";
+        /// Addresses of this interface.
+        interface: Given<String>, "any";
+        /// Ports that no allocation gets there: `22,8000-8100`.
+        reserved_ports: Given<String>, "none";
+    }
+}
+
+/// A `network` block of a group.
+pub(super) fn network(blocks: Vec<NetworkKeys>, cx: &mut Context<'_>) -> Option<NetworkSpec> {
+    let mut blocks = blocks.into_iter();
+    let keys = blocks.next()?;
+    for more in blocks {
+        cx.error(more.at, "a group has one network; put all ports into the first");
+    }
+    let mode = match keys.mode.clone().placed() {
+        Some((mode, at)) => mode_of(&mode, at, cx),
+        None => NetworkMode::Host,
+    };
+    tell_of_mbits(&keys.mbits, cx);
+    let dns = match &keys.dns {
+        Some(block) if block.says_nothing() => None,
+        Some(block) if !mode.is_own() => {
+            let message = "the node's own network has the node's own dns; give the network a mode such as \
+                           bridge";
+            cx.refuse(block.at, message)
+        }
+        Some(block) => Some(dns(block, cx)),
+        None => None,
+    };
+    let ports = ports(keys.ports, keys.dynamic, cx);
+    if mode == NetworkMode::None && !ports.is_empty() {
+        cx.error(keys.at, "nobody reaches a port in a network of mode none; leave the ports out");
+    }
+    Some(NetworkSpec { ports, mode, dns })
+}
+
+/// A `network` block of a task's `resources`.
+pub(super) fn of_task(blocks: Vec<TaskNetworkKeys>, cx: &mut Context<'_>) -> Vec<PortSpec> {
+    let mut blocks = blocks.into_iter();
+    let Some(keys) = blocks.next() else { return Vec::new() };
+    for more in blocks {
+        cx.error(more.at, "a task has one network; put all ports into the first");
+    }
+    if let Some((mode, at)) = keys.mode.clone().placed().filter(|(mode, _)| mode != "host") {
+        let message = format!(
+            "the network of a task is the node's; put network {{ mode = {} }} into the group",
+            shown(&mode)
+        );
+        cx.error(at, message);
+    }
+    tell_of_mbits(&keys.mbits, cx);
+    ports(keys.ports, keys.dynamic, cx)
+}
+
+/// The network of a group, with the ports that one of its tasks has beside it.
+pub(super) fn with_ports(network: Option<&NetworkSpec>, own: &[PortSpec]) -> Option<NetworkSpec> {
+    let mut all = network.cloned().unwrap_or_default();
+    all.ports.splice(0..0, own.iter().cloned());
+    (!own.is_empty()).then_some(all)
+}
+
+fn tell_of_mbits(mbits: &Given<u32>, cx: &mut Context<'_>) {
+    if mbits.value.is_some_and(|mbits| mbits > 0) && cx.syntax == Syntax::Hcl {
+        let message =
+            "mbits has no effect: no bandwidth is reserved, nor is it by Nomad since 0.12";
+        cx.sink.warn(mbits.key_at, message);
+    }
+}
+
+fn ports(fixed: Vec<PortKeys>, dynamic: Vec<PortKeys>, cx: &mut Context<'_>) -> Vec<PortSpec> {
+    for port in &fixed {
+        if cx.syntax == Syntax::Json && !port.fixed.was_given {
+            let message = "a reserved port needs a Value; without one it belongs to DynamicPorts";
+            cx.error(port.at, message);
+        }
+    }
+    for port in dynamic.iter().filter(|port| port.fixed.was_given) {
+        let message = "a dynamic port has no Value; with one it belongs to ReservedPorts";
+        cx.error(port.fixed.key_at, message);
+    }
+    let mut labels = BTreeSet::new();
+    let mut taken: BTreeMap<u16, String> = BTreeMap::new();
+    let mut ports = Vec::new();
+    let mut blocks: Vec<PortKeys> = fixed.into_iter().chain(dynamic).collect();
+    blocks.sort_by_key(|port| port.at.start);
+    for keys in blocks {
+        let label = keys.label.name.clone();
+        let allowed = |c: char| c.is_ascii_alphanumeric() || c == '_';
+        if label.is_empty() || !label.chars().all(allowed) || label.len() > NAME_BYTES_MAX {
+            let message = format!(
+                "port label {} becomes part of NOMAD_PORT_<label>: 1 to {NAME_BYTES_MAX} letters, \
+                 digits and underscores",
+                shown(&label),
+            );
+            cx.error(keys.label.span, message);
+            continue;
+        }
+        cx.unique(&mut labels, "a port", &keys.label);
+        let host_network = keys.host_network.value.clone();
+        let host_network = host_network.filter(|name| !name.is_empty() && name != "default");
+        if let Some((number, at)) = keys.fixed.clone().placed()
+            && let Some(other) = taken.insert(number, label.clone())
+        {
+            cx.error(at, format!("port {number} is taken by {} already", shown(&other)));
+        }
+        // -1 is what happens anyway: the port of the node.
+        let to = keys.to.value.and_then(|to| u16::try_from(to).ok()).filter(|to| *to != 0);
+        ports.push(PortSpec { label, fixed: keys.fixed.value, to, host_network });
+    }
+    // JSON has two lists. In this order a job is the same whichever way it comes.
+    ports.sort_by_key(|port| port.fixed.is_none());
+    ports
+}
+
+fn mode_of(mode: &str, at: Span, cx: &mut Context<'_>) -> NetworkMode {
+    match mode {
+        "host" => NetworkMode::Host,
+        "none" => NetworkMode::None,
+        "bridge" => NetworkMode::Bridge,
+        _ => match mode.strip_prefix("cni/") {
+            Some(name) if is_network_name(name) => NetworkMode::Cni(name.to_owned()),
+            Some(name) => {
+                cx.error(at, format!("{} is no name of a CNI network", shown(name)));
+                NetworkMode::Host
+            }
+            None => {
+                let known = ["host", "bridge", "none"];
+                let instead = cx.sink.nearest(mode, known);
+                let message = format!(
+                    "{} is no network mode; use host, bridge, none or cni/NAME",
+                    shown(mode)
+                );
+                cx.sink.suggest(at, message, instead);
+                NetworkMode::Host
+            }
+        },
+    }
+}
+
+impl DnsKeys {
+    /// As command lines send it where the job has no such block.
+    fn says_nothing(&self) -> bool {
+        let lists = [&self.servers, &self.searches, &self.options];
+        lists.iter().all(|list| list.value.as_ref().is_none_or(Vec::is_empty))
+    }
+}
+
+/// As the specification of CNI has it.
+fn is_network_name(name: &str) -> bool {
+    let allowed = |c: char| c.is_ascii_alphanumeric() || "_.-".contains(c);
+    name.starts_with(|c: char| c.is_ascii_alphanumeric())
+        && name.chars().all(allowed)
+        && name.len() <= NAME_BYTES_MAX
+}
+
+fn dns(keys: &DnsKeys, cx: &mut Context<'_>) -> DnsConfig {
+    let word = |text: &str| {
+        let plain = !text.is_empty() && text.chars().all(|c| c.is_ascii_graphic());
+        (!plain || text.len() > NAME_BYTES_MAX * 2)
+            .then(|| format!("{} is no word of a resolv.conf", shown(text)))
+    };
+    keys.servers.check(cx, |text| {
+        let server = text.parse::<IpAddr>().is_err();
+        server.then(|| format!("{} is no address of a name server", shown(text)))
+    });
+    keys.searches.check(cx, word);
+    keys.options.check(cx, word);
+    for list in [&keys.servers, &keys.searches, &keys.options] {
+        if list.value.as_ref().is_some_and(|texts| texts.len() > DNS_TEXTS_MAX) {
+            cx.error(list.at, format!("{} takes at most {DNS_TEXTS_MAX}", list.key));
+        }
+    }
+    DnsConfig {
+        servers: keys.servers.clone().plain().unwrap_or_default(),
+        searches: keys.searches.clone().plain().unwrap_or_default(),
+        options: keys.options.clone().plain().unwrap_or_default(),
+    }
+}
+
+/// What the `client` block says of networks.
+pub(super) struct NetworkConfigKeys {
+    pub cni_path: Given<String>,
+    pub cni_config_dir: Given<PathBuf>,
+    pub bridge_name: Given<String>,
+    pub bridge_subnet: Given<String>,
+    pub host_networks: Vec<HostNetworkKeys>,
+}
+
+/// Longest name that the kernel takes for an interface.
+const INTERFACE_BYTES_MAX: usize = 15;
+
+pub(super) fn config(keys: NetworkConfigKeys, cx: &mut Context<'_>) -> NetworkConfig {
+    let cni_path = keys.cni_path.placed().map(|(text, at)| {
+        let paths: Vec<PathBuf> = text.split(':').map(PathBuf::from).collect();
+        if paths.iter().any(|path| !path.is_absolute()) {
+            cx.error(at, "cni_path needs absolute directories, with ':' between them");
+        }
+        paths
+    });
+    let cni_config_dir = keys.cni_config_dir.placed().map(|(path, at)| {
+        if !path.is_absolute() {
+            cx.error(at, "cni_config_dir needs an absolute directory");
+        }
+        path
+    });
+    let bridge_name = keys.bridge_name.placed().map(|(name, at)| {
+        let allowed = |c: char| c.is_ascii_alphanumeric() || "_.-".contains(c);
+        if name.is_empty() || name.len() > INTERFACE_BYTES_MAX || !name.chars().all(allowed) {
+            let told = shown(&name);
+            let message =
+                format!("{told} is no name of a bridge: 1 to {INTERFACE_BYTES_MAX} letters, digits, '-', '_'");
+            cx.error(at, message);
+        }
+        name
+    });
+    let bridge_subnet = keys.bridge_subnet.placed().map(|(text, at)| {
+        match text.parse::<Cidr>() {
+            Ok(range) if range.address.is_ipv4() && range.prefix <= 30 => {}
+            Ok(_) => cx.error(at, "the bridge's subnet is one of IPv4, of at least four addresses"),
+            Err(error) => cx.error(at, error),
+        }
+        text
+    });
+    let (mut names, mut host_networks) = (BTreeSet::new(), BTreeMap::new());
+    for block in keys.host_networks {
+        cx.unique(&mut names, "a host network", &block.label);
+        let cidr = block.cidr.parsed(cx, |text| text.parse::<Cidr>());
+        let interface = block.interface.filled(cx);
+        let reserved_ports =
+            block.reserved_ports.parsed(cx, |text| ranges(&text)).unwrap_or_default();
+        if cidr.is_none() && interface.is_none() {
+            cx.error(block.at, "a host network needs a cidr or an interface");
+        }
+        let network = HostNetworkConfig { cidr, interface, reserved_ports };
+        host_networks.entry(block.label.name).or_insert(network);
+    }
+    NetworkConfig { cni_path, cni_config_dir, bridge_name, bridge_subnet, host_networks }
+}
+
+/// `22,8000-8100` as first and last port of each.
+fn ranges(text: &str) -> Result<Vec<(u16, u16)>, String> {
+    let wrong = || format!("{} are no ports; write for example 22,8000-8100", shown(text));
+    let port = |text: &str| text.trim().parse::<u16>().map_err(|_| wrong());
+    let parts = text.split(',').filter(|part| !part.trim().is_empty());
+    let range = |part: &str| {
+        let (first, last) = part.split_once('-').unwrap_or((part, part));
+        let (first, last) = (port(first)?, port(last)?);
+        if first == 0 || first > last { Err(wrong()) } else { Ok((first, last)) }
+    };
+    parts.map(range).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reserved_ports_are_single_ones_and_ranges() {
+        assert_eq!(ranges("22, 8000-8100,"), Ok(vec![(22, 22), (8000, 8100)]));
+        assert_eq!(ranges(""), Ok(Vec::new()));
+        for wrong in ["x", "1-", "5-4", "0", "70000", "1-2-3"] {
+            assert!(ranges(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn names_of_networks_are_those_of_the_specification() {
+        assert!(is_network_name("net-1.x_y"));
+        for wrong in ["", "../x", "-a", "a b", "a/b"] {
+            assert!(!is_network_name(wrong), "{wrong}");
+        }
+    }
+}

@@ -1,0 +1,75 @@
+//! How a task resolves names, where its group says so: a `resolv.conf` of its own in place of the node's.
+
+use std::io::Write as _;
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::{Path, PathBuf};
+
+use super::{HookError, Preparation, TaskHook};
+use crate::task::TaskScope;
+use ostler_model::clock;
+use ostler_model::device::Mount;
+use ostler_model::ports::{BoxFuture, FsIsolation};
+use ostler_model::saved::DnsConfig;
+
+/// Beside the directories of the tasks, which a task cannot write.
+const FILE: &str = ".resolv.conf";
+const PLACE: &str = "/etc/resolv.conf";
+
+pub(super) struct DnsHook;
+
+impl TaskHook for DnsHook {
+    fn name(&self) -> &'static str {
+        "dns"
+    }
+
+    fn prestart<'a>(
+        &'a self,
+        scope: &'a TaskScope,
+        preparation: &'a mut Preparation,
+    ) -> BoxFuture<'a, Result<(), HookError>> {
+        Box::pin(async move {
+            let network = scope.allocation.task_group().and_then(|group| group.network.as_ref());
+            let asked = network.and_then(|network| network.dns.clone());
+            let of_network = || scope.network.get()?.status.dns.clone();
+            let has_root = preparation
+                .driver
+                .as_ref()
+                .is_some_and(|driver| driver.capabilities().fs_isolation == FsIsolation::Chroot);
+            let dns = match (asked, has_root) {
+                (Some(_), false) => {
+                    return Err(HookError::setup(format!(
+                        "driver {} shows its tasks no /etc/resolv.conf of their own, so dns of the group's \
+                         network has no effect; use exec, or leave dns out",
+                        scope.task.driver
+                    )));
+                }
+                (Some(dns), true) => dns,
+                (None, true) => match of_network() {
+                    Some(dns) => dns,
+                    None => return Ok(()),
+                },
+                (None, false) => return Ok(()),
+            };
+            let Some(dir) = preparation.alloc_dir.parent().map(Path::to_owned) else {
+                return Err(HookError::setup("the allocation has no directory"));
+            };
+            let written = clock::blocking(move || write(&dir, &dns)).await;
+            let path = written.map_err(HookError::passing)?.map_err(|e| HookError::on_disk(&e))?;
+            let host_path = path.to_str().map(str::to_owned);
+            let host_path =
+                host_path.ok_or_else(|| HookError::setup("the data directory is no text"))?;
+            let mount = Mount { host_path, task_path: PLACE.to_owned(), read_only: true };
+            preparation.reservation.mounts.push(mount);
+            Ok(())
+        })
+    }
+}
+
+fn write(dir: &Path, dns: &DnsConfig) -> std::io::Result<PathBuf> {
+    let (path, new) = (dir.join(FILE), dir.join(format!("{FILE}.new")));
+    let mut file =
+        std::fs::File::options().write(true).create(true).truncate(true).mode(0o644).open(&new)?;
+    file.write_all(dns.resolv_conf().as_bytes())?;
+    std::fs::rename(&new, &path)?;
+    Ok(path)
+}
