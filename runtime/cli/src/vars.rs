@@ -61,7 +61,14 @@ fn refused(error: ClientError, path: &str) -> Stop {
 async fn put(args: &VarPutArgs, terminal: &Terminal) -> Result<Exit, Stop> {
     let place = place(&args.path)?;
     let given = given(args)?;
-    let client = connect::connect(&args.agent)?;
+    let mut client = connect::connect(&args.agent)?;
+    if let Some(namespace) = &given.namespace {
+        if args.agent.namespace.as_ref().is_some_and(|asked| asked != namespace) {
+            let other = one_line(namespace);
+            return Err(Stop::Wrong(format!("standard input is a variable of namespace {other}")));
+        }
+        client = client.within(namespace);
+    }
     let index = args.check_index.or(given.index.filter(|_| !args.force));
     let body = Variable { items: given.items, ..Variable::default() };
     let written: Result<VariableMetadata, _> = client.put(&with_cas(place, index), &body).await;
@@ -80,6 +87,8 @@ struct Given {
     items: BTreeMap<String, Secret>,
     /// The index that the JSON says.
     index: Option<u64>,
+    /// The namespace that it says.
+    namespace: Option<String>,
 }
 
 fn given(args: &VarPutArgs) -> Result<Given, Stop> {
@@ -145,7 +154,8 @@ fn from_json(text: &[u8], path: &str) -> Result<Given, Stop> {
         return Err(Stop::Wrong(format!("standard input is the variable {other}, not {path}")));
     }
     let index = Some(spec.modify_index).filter(|index| *index > 0);
-    Ok(Given { items: put.items, index })
+    let namespace = Some(put.namespace).filter(|named| !named.is_empty());
+    Ok(Given { items: put.items, index, namespace })
 }
 
 async fn get(args: &VarGetArgs, terminal: &Terminal) -> Result<Exit, Stop> {

@@ -59,7 +59,7 @@ pub enum VarPathError {
     },
     /// What is no name of a namespace.
     #[error(transparent)]
-    Namespace(#[from] NotNamespace),
+    Namespace(NotNamespace),
 }
 
 /// The path of a variable.
@@ -124,7 +124,7 @@ impl fmt::Display for VarPath {
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct VarKey {
     /// Its namespace.
-    pub namespace: Arc<str>,
+    pub namespace: Namespace,
     /// Its path in there.
     pub path: VarPath,
 }
@@ -135,8 +135,8 @@ impl VarKey {
     /// # Errors
     /// When one of them cannot be.
     pub fn new(namespace: &str, path: impl Into<String>) -> Result<Self, VarPathError> {
-        let namespace = Namespace::new(namespace)?;
-        Ok(Self { namespace: namespace.as_str().into(), path: VarPath::new(path)? })
+        let namespace = Namespace::new(namespace).map_err(VarPathError::Namespace)?;
+        Ok(Self { namespace, path: VarPath::new(path)? })
     }
 }
 
@@ -233,7 +233,7 @@ pub fn items(items: Items) -> Result<Items, ItemsError> {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Variable {
     /// Its namespace.
-    pub namespace: Arc<str>,
+    pub namespace: Namespace,
     /// Its path.
     pub path: VarPath,
     /// What it consists of.
@@ -252,7 +252,7 @@ impl Variable {
     /// Which it is.
     #[must_use]
     pub fn key(&self) -> VarKey {
-        VarKey { namespace: Arc::clone(&self.namespace), path: self.path.clone() }
+        VarKey { namespace: self.namespace.clone(), path: self.path.clone() }
     }
 }
 
@@ -363,7 +363,7 @@ mod tests {
     #[test]
     fn nothing_that_prints_a_variable_for_debugging_shows_what_is_in_it() {
         let variable = Variable {
-            namespace: "default".into(),
+            namespace: Namespace::default(),
             path: VarPath::new("a").unwrap(),
             items: given(&[("password", "hunter2")]),
             create_index: 1,

@@ -346,7 +346,7 @@ impl Key {
             }
             Self::Variable(of) => {
                 out.push(VARIABLE);
-                out.extend_from_slice(of.namespace.as_bytes());
+                out.extend_from_slice(of.namespace.as_str().as_bytes());
                 out.push(NAMESPACE_END);
                 out.extend_from_slice(of.path.as_str().as_bytes());
             }

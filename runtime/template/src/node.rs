@@ -33,7 +33,7 @@ fn time(at: Timestamp) -> Value {
 
 fn about(of: &Variable) -> Fields {
     fields([
-        ("Namespace", Value::text(&*of.namespace)),
+        ("Namespace", Value::text(of.namespace.as_str())),
         ("Path", Value::text(of.path.as_str())),
         ("CreateIndex", Value::Uint(of.create_index)),
         ("ModifyIndex", Value::Uint(of.modify_index)),

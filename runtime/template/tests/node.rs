@@ -11,7 +11,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use ostler_model::ids::{AllocId, JobId};
+use ostler_model::ids::{AllocId, JobId, Namespace};
 use ostler_model::rng::Rng;
 use ostler_model::service::ServiceInstance;
 use ostler_model::time::Timestamp;
@@ -24,7 +24,7 @@ fn variable() -> Arc<Variable> {
     let items = [("host", "db"), ("port", "5432"), ("Keys2", "<a>")];
     let items = items.map(|(name, text)| (name.to_owned(), Secret::new(text)));
     Arc::new(Variable {
-        namespace: "default".into(),
+        namespace: Namespace::default(),
         path: VarPath::new("nomad/jobs/web").unwrap(),
         items: items.into(),
         create_index: 7,

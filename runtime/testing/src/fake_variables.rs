@@ -41,7 +41,7 @@ impl FakeVariables {
         let items = items.iter().map(|(name, text)| ((*name).to_owned(), Secret::new(*text)));
         let at = Timestamp::from_nanos(index * 1_000_000_000);
         let variable = Variable {
-            namespace: Arc::clone(&key.namespace),
+            namespace: key.namespace.clone(),
             path: key.path.clone(),
             items: items.collect(),
             create_index: all.get(&key).map_or(index, |known| known.create_index),
@@ -75,7 +75,7 @@ impl KeptVariables for FakeVariables {
     fn list(&self, namespace: Option<&str>, prefix: &str) -> VarList {
         let all = self.all();
         let such = |of: &&Arc<Variable>| {
-            namespace.is_none_or(|named| *of.namespace == *named)
+            namespace.is_none_or(|named| of.namespace.as_str() == named)
                 && of.path.as_str().starts_with(prefix)
         };
         let index = *self.0.index.borrow();

@@ -110,7 +110,7 @@ async fn what_cannot_be_done_is_refused_by_name_and_without_what_is_in_it() {
         (
             "/v1/var/a",
             json!({ "Path": "b", "Items": { "k": SECRET } }).to_string(),
-            "\"b\", the path a",
+            "the path \"b\", the request \"a\"",
         ),
         ("/v1/var/a?namespace=other", body(SECRET), "there is no namespace \"other\""),
         (

@@ -10,7 +10,7 @@ use ostler_agent::{
 use ostler_lifecycle::task::RequestError;
 use ostler_model::ids::{AllocId, JobId, TaskName, UnknownNamespace};
 use ostler_model::limits::API_BODY_BYTES_MAX;
-use ostler_model::vars::{VarPath, VarPathError};
+use ostler_model::vars::VarPathError;
 
 /// Why a request was not served.
 #[derive(Debug, thiserror::Error)]
@@ -86,11 +86,13 @@ pub(super) enum Failure {
         /// Where the mistake is.
         column: usize,
     },
-    /// The variable in the path is another than that in the body.
-    #[error("the body has the variable {body:?}, the path {path}: they must be the same")]
-    VarOtherPath {
-        /// In the path.
-        path: VarPath,
+    /// The variable of the request is another than that in the body.
+    #[error("the body has the {what} {body:?}, the request {request:?}: they must be the same")]
+    VarOther {
+        /// What differs.
+        what: &'static str,
+        /// In the request.
+        request: String,
         /// In the body.
         body: String,
     },
@@ -178,7 +180,7 @@ impl Failure {
             | Self::UnknownTask(_)
             | Self::VarPath(_)
             | Self::VarBody { .. }
-            | Self::VarOtherPath { .. }
+            | Self::VarOther { .. }
             | Self::VarLock(_) => StatusCode::BAD_REQUEST,
             Self::Variable(error) => variable_status(error),
             Self::BodyTooLarge => StatusCode::PAYLOAD_TOO_LARGE,

@@ -13,17 +13,19 @@ use super::error::Failure;
 use super::jobs::{Body, bytes};
 use super::params::{Asked, Params};
 use super::reply;
-use super::router::Shared;
+use super::router::{Api, Shared};
 use super::wait::{self, Found};
 use ostler_agent::VariableError;
-use ostler_model::job::NAMESPACE;
+use ostler_model::ids::NAMESPACE;
 use ostler_model::vars::{Items, KeptVariables as _, VarKey, VarList, Variable};
 use ostler_wire as wire;
 
-/// Which variable a request is about. Whether its namespace is there, the router asked where something
-/// changes.
+/// Which variable a request is about.
 fn key(params: &Params, path: &str) -> Result<VarKey, Failure> {
-    let namespace = params.text("namespace").unwrap_or(NAMESPACE);
+    within(params.text("namespace").unwrap_or(NAMESPACE), path)
+}
+
+fn within(namespace: &str, path: &str) -> Result<VarKey, Failure> {
     VarKey::new(namespace, path).map_err(Failure::VarPath)
 }
 
@@ -65,10 +67,7 @@ pub(super) async fn read(Asked { api, id, params }: Asked) -> Result<Response, F
 /// `PUT /v1/var/PATH`
 pub(super) async fn put(Asked { api, id, params }: Asked, body: Body) -> Result<Response, Failure> {
     let cas = change(&params)?;
-    let (key, items) = given(&params, &id, &bytes(body)?)?;
-    if !api.agent.has_namespace(&key.namespace) {
-        return Err(Failure::other_namespace(&key.namespace));
-    }
+    let (key, items) = given(&api, &params, &id, &bytes(body)?)?;
     match api.agent.variables().put(key, items, cas).await {
         Ok(written) => {
             tracing::info!(path = %written.path, index = written.modify_index, "variable written");
@@ -100,9 +99,8 @@ fn change(params: &Params) -> Result<Option<u64>, Failure> {
     }
 }
 
-/// The items of a body, which is about the variable of the path, and that. The query says its namespace
-/// before the body does.
-fn given(params: &Params, path: &str, body: &[u8]) -> Result<(VarKey, Items), Failure> {
+/// What is to be written. The body may name the namespace, and may repeat what the request says.
+fn given(api: &Api, params: &Params, path: &str, body: &[u8]) -> Result<(VarKey, Items), Failure> {
     let put: wire::VariablePut = serde_json::from_slice(body).map_err(|error| {
         // What does not fit may be a secret, and the error would say it.
         Failure::VarBody { line: error.line(), column: error.column() }
@@ -110,14 +108,28 @@ fn given(params: &Params, path: &str, body: &[u8]) -> Result<(VarKey, Items), Fa
     if put.lock.is_some() {
         return Err(Failure::VarLock("Lock in the body".to_owned()));
     }
-    let of_body = Some(put.namespace.as_str()).filter(|named| !named.is_empty());
-    let namespace = params.text("namespace").or(of_body).unwrap_or(NAMESPACE);
-    let key = VarKey::new(namespace, path).map_err(Failure::VarPath)?;
-    if !put.path.is_empty() && put.path != key.path.as_str() {
-        let body = put.path.chars().take(128).collect();
-        return Err(Failure::VarOtherPath { path: key.path.clone(), body });
+    let other = |what, request: &str, body: &str| {
+        let (request, body) = (request.to_owned(), body.chars().take(128).collect());
+        Err(Failure::VarOther { what, request, body })
+    };
+    let named = Some(put.namespace.as_str()).filter(|named| !named.is_empty());
+    let asked = params.text("namespace");
+    if let (Some(asked), Some(named)) = (asked, named)
+        && asked != named
+    {
+        return other("namespace", asked, named);
     }
-    Ok((key, put.items))
+    let namespace = asked.or(named).unwrap_or(NAMESPACE);
+    // That of the request was looked at before.
+    if !api.agent.has_namespace(namespace) {
+        return Err(Failure::other_namespace(namespace));
+    }
+    let key = within(namespace, path)?;
+    match put.path.as_str() {
+        "" => Ok((key, put.items)),
+        path if path == key.path.as_str() => Ok((key, put.items)),
+        path => other("path", key.path.as_str(), path),
+    }
 }
 
 /// A conflict is answered with what is there.
@@ -126,7 +138,7 @@ fn refused(params: &Params, error: VariableError) -> Result<Response, Failure> {
         return Err(Failure::Variable(error));
     };
     let none = || wire::Variable {
-        namespace: (&*key.namespace).into(),
+        namespace: key.namespace.as_str().into(),
         path: key.path.as_str().into(),
         ..wire::Variable::default()
     };
@@ -138,7 +150,7 @@ fn refused(params: &Params, error: VariableError) -> Result<Response, Failure> {
 
 fn metadata(of: &Variable) -> wire::VariableMetadata<'_> {
     wire::VariableMetadata {
-        namespace: (&*of.namespace).into(),
+        namespace: of.namespace.as_str().into(),
         path: of.path.as_str().into(),
         create_index: of.create_index,
         modify_index: of.modify_index,

@@ -41,7 +41,7 @@ pub(super) struct Table {
 }
 
 fn weight(variable: &Variable) -> usize {
-    let named = variable.path.as_str().len().saturating_add(variable.namespace.len());
+    let named = variable.path.as_str().len().saturating_add(variable.namespace.as_str().len());
     named.saturating_add(vars::size(&variable.items))
 }
 
@@ -73,7 +73,7 @@ impl Table {
 
     pub(super) fn list(&self, namespace: Option<&str>, prefix: &str) -> VarList {
         let such = |of: &&Arc<Variable>| {
-            namespace.is_none_or(|named| *of.namespace == *named)
+            namespace.is_none_or(|named| of.namespace.as_str() == named)
                 && of.path.as_str().starts_with(prefix)
         };
         VarList { index: self.index, found: self.all.values().filter(such).cloned().collect() }

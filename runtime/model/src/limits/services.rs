@@ -36,6 +36,9 @@ pub const CHECK_GRACE_DEFAULT: Duration = Duration::from_secs(1);
 /// Longest wait for a task's owner to take a script that is to run in it, beside the time the check
 /// gives.
 pub const CHECK_SCRIPT_START_MAX: Duration = Duration::from_secs(10);
+/// How long a new agent waits for the services of allocations that it restores before it looks at templates
+/// of tasks that run on: an allocation whose disk is in trouble lists its services late.
+pub const SERVICES_RESTORED_WALL_MAX: Duration = Duration::from_secs(30);
 /// Most checks of one group: each costs a timer and, now and then, a connection.
 pub const GROUP_CHECKS_MAX: usize = 64;
 /// Shortest time from one question of a check to the next; as in Nomad.
@@ -61,6 +64,3 @@ pub const HEALTH_REASON_BYTES_MAX: usize = 512;
 pub const HEALTH_TEXT_BYTES_MAX: usize = 2 * 1024;
 /// Longest name of a service: that of a label in a domain name.
 pub const SERVICE_NAME_BYTES_MAX: usize = 63;
-/// How long a new agent waits for the services of allocations that it restores before it looks at templates
-/// of tasks that run on: an allocation whose disk is in trouble lists its services late.
-pub const SERVICES_RESTORED_WALL_MAX: Duration = Duration::from_secs(30);
