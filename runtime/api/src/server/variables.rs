@@ -100,12 +100,7 @@ fn change(params: &Params) -> Result<Option<u64>, Failure> {
 }
 
 /// What is to be written. The body may name the namespace, and may repeat what the request says.
-fn given(
-    api: &Api,
-    params: &Params,
-    path: &str,
-    body: &[u8],
-) -> Result<(VarKey, Items), Failure> {
+fn given(api: &Api, params: &Params, path: &str, body: &[u8]) -> Result<(VarKey, Items), Failure> {
     let put: wire::VariablePut = serde_json::from_slice(body).map_err(|error| {
         // What does not fit may be a secret, and the error would say it.
         Failure::VarBody { line: error.line(), column: error.column() }
