@@ -25,6 +25,7 @@ mod jobs;
 mod leave;
 mod loading;
 mod mode;
+mod namespaces;
 mod networks;
 pub mod offline;
 mod plugin_status;
@@ -56,7 +57,7 @@ use ostler_lifecycle::services::NodeServices;
 use ostler_model::clock::Clock;
 use ostler_model::config::AgentConfig;
 use ostler_model::held_once::HeldOnce;
-use ostler_model::ids::{JobId, Namespace, PluginName, UnknownNamespace};
+use ostler_model::ids::{JobId, Namespace, PluginName};
 use ostler_model::job::{Job, Task, TaskGroup};
 use ostler_model::limits::JOB_TASKS_MAX;
 use ostler_model::other_nodes::OtherNodes;
@@ -386,26 +387,6 @@ impl AgentHandle {
                 return;
             }
         }
-    }
-
-    /// The namespaces of jobs, and what people say of each.
-    #[must_use]
-    pub fn namespaces(&self) -> &BTreeMap<Namespace, String> {
-        &self.0.namespaces
-    }
-
-    /// Is there a namespace of this name? `*` means all of them.
-    #[must_use]
-    pub fn has_namespace(&self, name: &str) -> bool {
-        name == "*" || self.0.namespaces.contains_key(name)
-    }
-
-    /// May it be registered here? Everything that can be checked without placing it.
-    fn accepts(&self, job: &Job) -> Result<(), SubmitError> {
-        if !self.0.namespaces.contains_key(job.namespace()) {
-            return Err(SubmitError::Namespace(UnknownNamespace::new(job.namespace())));
-        }
-        self.check_all(job)
     }
 
     /// What servers check too: everything but the namespace.

@@ -38,7 +38,7 @@ use ostler_lifecycle::services::NodeServices;
 use ostler_model::attribute::Scalar;
 use ostler_model::clock::{self, Stopwatch};
 use ostler_model::config::{ClientConfig, GcConfig};
-use ostler_model::ids::{AllocId, Namespace, RunId};
+use ostler_model::ids::{AllocId, RunId};
 use ostler_model::job::Job;
 use ostler_model::limits::{
     DATA_DIR_LOCK_POLL, DATA_DIR_LOCK_WALL_MAX, KILL_GRACE, KILL_TIMEOUT_MAX,
@@ -59,9 +59,6 @@ use ostler_sandbox::{EngineKind, Sandbox, SandboxConfig};
 use ostler_state::durable;
 use ostler_state::{Age, DataDirLock, LockError, OpenReport, StateStore};
 use ostler_worker::{WorkerOptions, WorkerTasks};
-
-/// As Nomad describes it.
-const NAMESPACE_DESCRIPTION: &str = "Default shared namespace";
 
 /// How long what earlier agents left waits for plugins before it is restored without them: those whose
 /// code was compiled before are there by then, and the others must not keep jobs from being seen.
@@ -147,8 +144,6 @@ pub(super) async fn begin(options: AgentOptions, open: OpenState) -> Result<Begu
     let networks = Arc::new(AllocNetworks::new(&options.config.client.network, &data_dir));
     // Those of now: what is made later belongs to who makes it.
     let old_networks = networks.left().await;
-    let mut namespaces = options.config.namespaces.clone();
-    namespaces.entry(Namespace::default()).or_insert_with(|| NAMESPACE_DESCRIPTION.to_owned());
     let kill_timeout_max = options.config.client.max_kill_timeout.unwrap_or(KILL_TIMEOUT_MAX);
     let node_services = NodeServices::new(found.index());
     let kept = NodeVariables::load(state.clone(), options.clock.clone(), found.index()).await?;
@@ -186,7 +181,7 @@ pub(super) async fn begin(options: AgentOptions, open: OpenState) -> Result<Begu
         data_dir,
         socket_dir: options.socket_dir,
         kill_timeout_max,
-        namespaces,
+        namespaces: super::namespaces::all(&options.config),
         node,
         board,
         plugins: OnceLock::new(),
