@@ -35,7 +35,7 @@ async fn a_job_is_run_followed_shown_and_stopped() {
     );
     let table = agent.ask(&["job", "status"]).await.stdout;
     let row: Vec<&str> = table.lines().nth(1).unwrap().split_whitespace().collect();
-    assert_eq!(row[..5], ["web", "service", "50", "running", "2"], "{table}");
+    assert_eq!(row[..6], ["web", "default", "service", "50", "running", "2"], "{table}");
     let shown = agent.ask(&["job", "status", "web"]).await.stdout;
     assert_eq!(shown.matches("Tasks are running").count(), 2, "{shown}");
 

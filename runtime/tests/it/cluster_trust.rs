@@ -157,6 +157,7 @@ fn beyond(dir: &Path) -> Vec<(Vec<Change>, &'static str)> {
         all
     };
     let volume = map([("Name", "v".into()), ("Type", "host".into()), ("Source", "etc".into())]);
+    let mounted = map([("Volume", "v".into()), ("Destination", "/v".into())]);
     let granted = map([("process", true.into())]);
     vec![
         (vec![], "raw_exec"),
@@ -166,7 +167,14 @@ fn beyond(dir: &Path) -> Vec<(Vec<Change>, &'static str)> {
         (exec(vec![("grants", granted.clone())]), "grants"),
         (vec![(of_task("Grants"), granted.clone())], "Grants"),
         (vec![(vec!["Plugin"], map([("exec", granted)]))], "Plugin"),
-        (vec![(vec!["TaskGroups", "0", "Volumes"], map([("v", volume)]))], "volume"),
+        (
+            also(
+                also(exec(vec![]), vec!["TaskGroups", "0", "Volumes"], map([("v", volume)])),
+                of_task("VolumeMounts"),
+                Value::Array(vec![mounted]),
+            ),
+            "volume v (source etc)",
+        ),
         (vec![(of_task("Name"), "../../../x".into())], "../../../x"),
     ]
 }
