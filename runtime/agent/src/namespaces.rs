@@ -24,10 +24,13 @@ impl AgentHandle {
         &self.0.namespaces
     }
 
-    /// Is there a namespace of this name? `*` means all of them.
+    /// Is there a namespace of this name, or a job in it that came before it was taken out of the
+    /// configuration? `*` means all of them.
     #[must_use]
     pub fn has_namespace(&self, name: &str) -> bool {
-        name == "*" || self.0.namespaces.contains_key(name)
+        let is_used =
+            || self.0.control.look(|tables| tables.jobs().any(|(id, _)| id.namespace() == name));
+        name == "*" || self.0.namespaces.contains_key(name) || is_used()
     }
 
     /// May it be registered here? Everything that can be checked without placing it.

@@ -77,12 +77,13 @@ fn list_text(all: &[Deployment], terminal: &Terminal) -> String {
         [
             short(&one.id),
             one.job_id.to_string(),
+            one.namespace.to_string(),
             one.job_version.to_string(),
             one.status.to_string(),
             one.status_description.to_string(),
         ]
     });
-    table(["ID", "JOB", "VERSION", "STATUS", "DESCRIPTION"], rows, terminal)
+    table(["ID", "JOB", "NAMESPACE", "VERSION", "STATUS", "DESCRIPTION"], rows, terminal)
 }
 
 async fn status(args: &DeploymentOneArgs, terminal: &Terminal) -> Result<Exit, Stop> {

@@ -80,7 +80,8 @@ fn info_text(found: &[ServiceRegistration], verbose: bool, terminal: &Terminal) 
             (port, false) => format!("{}:{port}", of.address),
         };
         let meta: Vec<_> = of.meta.iter().map(|(key, text)| format!("{key}={text}")).collect();
-        [of.job_id.to_string(), address, of.tags.join(", "), meta.join(", "), alloc]
+        let (job, namespace) = (of.job_id.to_string(), of.namespace.to_string());
+        [job, namespace, address, of.tags.join(", "), meta.join(", "), alloc]
     });
-    table(["JOB", "ADDRESS", "TAGS", "META", "ALLOC"], rows, terminal)
+    table(["JOB", "NAMESPACE", "ADDRESS", "TAGS", "META", "ALLOC"], rows, terminal)
 }

@@ -224,7 +224,10 @@ impl Followed {
             let scanned = scan::scan(files.as_ref(), &mut taken);
             (scanned, taken)
         });
-        let Ok((scan, taken)) = scanned.await else { return soon };
+        let Ok((mut scan, taken)) = scanned.await else { return soon };
+        if let Ok((_, scan)) = &mut scan {
+            self.leave_out_unknown_namespaces(scan);
+        }
         self.known = taken;
         let dir = self.dir.report().dir;
         let jobs = self.jobs_of_files();
@@ -252,6 +255,16 @@ impl Followed {
         let (problems, refused) = self.apply(step(&jobs, &scan)).await;
         self.report_files(&scan, &problems);
         if refused { soon } else { Next { within: RESCAN, watch_anew: replaced } }
+    }
+
+    /// A file whose job is nowhere is as one that cannot be read: what runs by it runs on.
+    fn leave_out_unknown_namespaces(&self, scan: &mut Scan) {
+        for content in scan.files.values_mut() {
+            let Ok(job) = content else { continue };
+            if let Err(error @ SubmitError::Namespace(_)) = (self.check)(job) {
+                *content = Err(error.to_string());
+            }
+        }
     }
 
     /// Jobs that run by files, with their files.

@@ -280,16 +280,21 @@ pub trait KeptVariables: Send + Sync {
 
 /// What a task may read without being granted it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Readable([String; 4]);
+pub struct Readable(Vec<String>);
 
 impl Readable {
-    /// The paths of a task. Jobs that were made of another one have those of that one.
+    /// The paths of a task. Jobs that were made of another one have those of that one. A job whose id has a
+    /// `/` has none of its own: they would be those of a group or a task of another job.
     #[must_use]
     pub fn of(job: &JobId, parent: Option<&JobId>, group: &GroupName, task: &TaskName) -> Self {
-        let of_job = format!("{JOBS}/{}", parent.unwrap_or(job));
+        let job = parent.unwrap_or(job).as_str();
+        if job.contains('/') {
+            return Self(vec![JOBS.to_owned()]);
+        }
+        let of_job = format!("{JOBS}/{job}");
         let of_group = format!("{of_job}/{group}");
         let of_task = format!("{of_group}/{task}");
-        Self([JOBS.to_owned(), of_job, of_group, of_task])
+        Self(vec![JOBS.to_owned(), of_job, of_group, of_task])
     }
 
     /// May it read this one?
@@ -318,6 +323,21 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+
+    #[test]
+    fn a_job_whose_id_has_a_slash_reads_nothing_of_the_group_or_task_that_it_is_called_like() {
+        let (group, task) = (GroupName::new("t").unwrap(), TaskName::new("x").unwrap());
+        let sly = JobId::new("leak/g-secret").unwrap();
+        let readable = Readable::of(&sly, None, &group, &task);
+        for path in ["nomad/jobs/leak/g-secret", "nomad/jobs/leak/g-secret/t"] {
+            assert!(!readable.has(path), "{path}");
+        }
+        assert!(readable.has("nomad/jobs"));
+        // One that servers made has those of the job that it is one of.
+        let parent = JobId::new("leak").unwrap();
+        let child = JobId::new("leak/dispatch-1").unwrap();
+        assert!(Readable::of(&child, Some(&parent), &group, &task).has("nomad/jobs/leak/t/x"));
+    }
 
     fn given(of: &[(&str, &str)]) -> Items {
         of.iter().map(|(name, text)| ((*name).to_owned(), Secret::new(*text))).collect()

@@ -11,7 +11,7 @@ use super::answer;
 use super::conflist::{ADMIN_CHAIN, CniNetwork, PortMapping};
 use super::found::CanMake;
 use super::keep::{Kept, NetworkRecord};
-use super::run::{Surroundings, Verb};
+use super::run::{self, Surroundings, Verb};
 use ostler_model::alloc::Allocation;
 use ostler_model::clock;
 use ostler_model::ids::AllocId;
@@ -146,11 +146,13 @@ impl AllocNetworks {
         for plugin in &network.plugins {
             let input = network.input(plugin, last.as_ref(), &record.ports);
             last = Some(around.run(Verb::Add, plugin, &input).await?);
+            // Each plugin takes away what the results say that there is.
+            record.result.clone_from(&last);
+            self.write(record).await.map_err(|error| error.text)?;
         }
         let last = last.unwrap_or(Value::Null);
         let status = answer::status(&last)
             .map_err(|error| format!("the last CNI plugin of network {}: {error}", network.name))?;
-        record.result = Some(last);
         Ok(status)
     }
 
@@ -188,6 +190,10 @@ impl AllocNetworks {
             return Ok(());
         }
         let mut failed = None;
+        if known.as_ref().is_some_and(|known| known.status.is_none()) {
+            // An agent that was killed may have left one that still makes it.
+            run::end_plugins_of(alloc).await;
+        }
         if let Some(NetworkRecord { network: Some(network), ports, result, .. }) = &known {
             let around = self.around(alloc, held.then(|| namespace.clone()));
             failed = delete(&around, network, ports, result.as_ref()).await.err();

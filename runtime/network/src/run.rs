@@ -1,11 +1,13 @@
 //! Runs one CNI plugin.
 
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use serde_json::Value;
 
 use super::answer;
 use super::conflist::CniPlugin;
+use ostler_model::clock;
 use ostler_model::ids::AllocId;
 use ostler_model::limits::CNI_PLUGIN_WALL_MAX;
 use ostler_process::program::{self, CommandFailure, ProgramStart};
@@ -14,6 +16,9 @@ use ostler_process::program::{self, CommandFailure, ProgramStart};
 const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 /// The interface in the namespace.
 const INTERFACE: &str = "eth0";
+/// How often it is looked whether plugins of an earlier agent have ended, and the pause between.
+const ENDS_MAX: usize = 50;
+const END_PAUSE: Duration = Duration::from_millis(20);
 
 /// What all plugins of a network are told by their environment.
 #[derive(Clone, Debug)]
@@ -77,7 +82,7 @@ impl Surroundings {
         let all = [
             ("PATH", PATH.to_owned()),
             ("CNI_COMMAND", verb.to_owned()),
-            ("CNI_CONTAINERID", self.alloc.to_string()),
+            (CONTAINER, self.alloc.to_string()),
             ("CNI_NETNS", namespace.unwrap_or_default()),
             ("CNI_IFNAME", INTERFACE.to_owned()),
             ("CNI_PATH", paths.join(":")),
@@ -85,6 +90,41 @@ impl Surroundings {
         ];
         all.into_iter().map(|(name, value)| (name.to_owned(), value)).collect()
     }
+}
+
+/// The variable by which plugins know the allocation.
+const CONTAINER: &str = "CNI_CONTAINERID";
+
+/// End plugins of an allocation that run, which belong to an agent that is gone: none of this one's do while
+/// its network is taken away. Waits for their end, a while.
+pub(crate) async fn end_plugins_of(alloc: AllocId) {
+    for _ in 0..ENDS_MAX {
+        let found = clock::blocking(move || {
+            let found = plugins_of(alloc);
+            for pid in &found {
+                // Who is gone meanwhile needs no signal.
+                let _gone = rustix::process::kill_process(*pid, rustix::process::Signal::KILL);
+            }
+            found.len()
+        });
+        match found.await {
+            Ok(0) | Err(_) => return,
+            Ok(count) => tracing::info!(%alloc, count, "CNI plugins of an earlier agent are ended"),
+        }
+        clock::sleep(END_PAUSE).await;
+    }
+}
+
+/// Processes that were started for the allocation: plugins and what these asked for addresses.
+fn plugins_of(alloc: AllocId) -> Vec<rustix::process::Pid> {
+    let wanted = format!("{CONTAINER}={alloc}");
+    let is = |pid: i32| {
+        let environment = std::fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
+        environment.split(|byte| *byte == 0).any(|line| line == wanted.as_bytes())
+    };
+    let entries = std::fs::read_dir("/proc").into_iter().flatten().flatten();
+    let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
+    pids.filter(|pid| is(*pid)).filter_map(rustix::process::Pid::from_raw).collect()
 }
 
 /// The first of this name in the directories.

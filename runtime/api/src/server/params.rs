@@ -65,6 +65,11 @@ impl Params {
         value.parse().map(Some).map_err(|_| Failure::bad_param(key, value, "a number"))
     }
 
+    /// Is the key there without a value?
+    pub(super) fn is_empty(&self, key: &str) -> bool {
+        self.0.get(key).is_some_and(|value| value.is_empty())
+    }
+
     /// Indented JSON is wanted. As in Nomad the key alone says so.
     pub(super) fn pretty(&self) -> bool {
         self.0.contains_key("pretty")

@@ -206,7 +206,8 @@ pub(super) async fn policies(State(api): Shared, params: Params) -> Result<Respo
         let wanted = |view: &&JobView| {
             let job = &view.record.job;
             let named = params.text("job").is_none_or(|named| named == job.id.as_str());
-            kind && named && params.means_namespace(job.namespace())
+            let runs = !view.record.stopped;
+            kind && runs && named && params.means_namespace(job.namespace())
         };
         let all = jobs.iter().filter(wanted).flat_map(|view| {
             of_job(&view.record.job).map(move |(group, policy)| stub(view, group, policy))

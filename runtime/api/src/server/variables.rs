@@ -70,7 +70,8 @@ pub(super) async fn put(Asked { api, id, params }: Asked, body: Body) -> Result<
     let (key, items) = given(&api, &params, &id, &bytes(body)?)?;
     match api.agent.variables().put(key, items, cas).await {
         Ok(written) => {
-            tracing::info!(path = %written.path, index = written.modify_index, "variable written");
+            let namespace = &written.namespace;
+            tracing::info!(path = %written.path, %namespace, index = written.modify_index, "variable written");
             let response = reply::json(&params, &whole(&written))?;
             Ok(reply::at_index(written.modify_index, response))
         }
@@ -81,10 +82,10 @@ pub(super) async fn put(Asked { api, id, params }: Asked, body: Body) -> Result<
 /// `DELETE /v1/var/PATH`
 pub(super) async fn delete(Asked { api, id, params }: Asked) -> Result<Response, Failure> {
     let (key, cas) = (key(&params, &id)?, change(&params)?);
-    let path = key.path.clone();
+    let named = key.clone();
     match api.agent.variables().delete(key, cas).await {
         Ok(index) => {
-            tracing::info!(%path, index, "variable removed");
+            tracing::info!(path = %named.path, namespace = %named.namespace, index, "variable removed");
             Ok(reply::at_index(index, StatusCode::NO_CONTENT.into_response()))
         }
         Err(error) => refused(&params, error),
@@ -95,6 +96,8 @@ pub(super) async fn delete(Asked { api, id, params }: Asked) -> Result<Response,
 fn change(params: &Params) -> Result<Option<u64>, Failure> {
     match params.beginning("lock-") {
         Some(asked) => Err(Failure::VarLock(asked.chars().take(64).collect())),
+        // An empty one is the mistake of a script, and would overwrite whatever is there.
+        None if params.is_empty("cas") => Err(Failure::bad_param("cas", "", "a number")),
         None => params.number("cas"),
     }
 }

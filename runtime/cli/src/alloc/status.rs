@@ -84,6 +84,7 @@ fn list_text(allocs: &mut [Alloc], style: Style) -> String {
         [
             style.id(alloc.id),
             alloc.name.to_string(),
+            alloc.namespace.to_string(),
             alloc.version().to_string(),
             alloc.desired().to_owned(),
             alloc.client_status.to_string(),
@@ -95,7 +96,16 @@ fn list_text(allocs: &mut [Alloc], style: Style) -> String {
         ]
     });
     let header = [
-        "ID", "NAME", "VERSION", "DESIRED", "STATUS", "HEALTH", "RESTARTS", "CREATED", "MODIFIED",
+        "ID",
+        "NAME",
+        "NAMESPACE",
+        "VERSION",
+        "DESIRED",
+        "STATUS",
+        "HEALTH",
+        "RESTARTS",
+        "CREATED",
+        "MODIFIED",
         "WHY",
     ];
     table(header, rows, &style.terminal)

@@ -160,6 +160,9 @@ impl ConstraintKeys {
                     right,
                 });
             }
+            (None, Some((property, at))) if property.trim().is_empty() => {
+                return cx.refuse(at, "distinct_property needs an attribute to look at");
+            }
             (None, Some((property, at))) => {
                 self.alone(at, "distinct_property", false, cx);
                 self.left = property.into();
@@ -212,7 +215,13 @@ impl ConstraintKeys {
 pub(super) fn node_affinities(blocks: Vec<AffinityKeys>, cx: &mut Context<'_>) -> Vec<Affinity> {
     for keys in &blocks {
         let operator = keys.operator.value.as_deref().unwrap_or_default();
-        if matches!(operator, "is_set" | "is_not_set") {
+        let not_of_nodes = [
+            "is_set",
+            "is_not_set",
+            word(Operator::DistinctHosts),
+            word(Operator::DistinctProperty),
+        ];
+        if not_of_nodes.contains(&operator) {
             cx.error(keys.operator.at, format!("{operator} is no operator of an affinity"));
         }
         let pattern = match operator {

@@ -47,7 +47,7 @@ keys! {
         datacenters / Datacenters: Texts, "`[\"*\"]`";
         /// What kind of work it is: a `service` runs until it is stopped, a `batch` to its end.
         kind "type" / Type: Given<JobKind> = JobKind::Service;
-        /// There is no other one yet.
+        /// One of the agent's [namespaces](namespaces.md).
         namespace / Namespace: Given<String> = NAMESPACE;
         /// Of jobs that wait for room, those of a higher one have it first.
         priority / Priority: Given<u8> [NotZero(1, 100)] = PRIORITY;

@@ -9,7 +9,7 @@ use crate::diagnostic::{Span, shown};
 use crate::keys::Bounds::NotZero;
 use crate::keys::{Context, Given, MOST, Texts, hint, keys};
 use ostler_model::job::{NetworkSpec, PortSpec};
-use ostler_model::limits::{DNS_TEXTS_MAX, NAME_BYTES_MAX};
+use ostler_model::limits::{DNS_TEXTS_MAX, NAME_BYTES_MAX, NETWORK_PORTS_MAX};
 use ostler_model::network::{Cidr, HostNetworkConfig, NetworkConfig, NetworkMode, is_hostname};
 use ostler_model::saved::DnsConfig;
 
@@ -161,6 +161,14 @@ fn ports(fixed: Vec<PortKeys>, dynamic: Vec<PortKeys>, cx: &mut Context<'_>) -> 
     for port in dynamic.iter().filter(|port| port.fixed.was_given) {
         let message = "a dynamic port has no Value; with one it belongs to ReservedPorts";
         cx.error(port.fixed.key_at, message);
+    }
+    let given = fixed.len().saturating_add(dynamic.len());
+    if let Some(first) = fixed.first().or(dynamic.first()).filter(|_| given > NETWORK_PORTS_MAX) {
+        cx.error(
+            first.at,
+            format!("the network has {given} ports; at most {NETWORK_PORTS_MAX} are allowed"),
+        );
+        return Vec::new();
     }
     let mut labels = BTreeSet::new();
     let mut taken: BTreeMap<u16, String> = BTreeMap::new();

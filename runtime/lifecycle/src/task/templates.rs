@@ -28,7 +28,9 @@ use ostler_model::job::Task;
 use ostler_model::limits::TEMPLATE_BYTES_MAX;
 use ostler_model::template::{TaskTemplate, TemplateSource};
 use ostler_model::time::Timestamp;
-use ostler_template::{Delimiters, Dependency, Options, Rendered, Template, TemplateError};
+use ostler_template::{
+    Delimiters, Dependency, Options, Rendered, Template, TemplateError, TemplateProblem,
+};
 
 use xxhash_rust::xxh3::xxh3_128;
 
@@ -188,6 +190,8 @@ fn showable(error: &TemplateError, again: Option<Result<Rendered, TemplateError>
     let TemplateError { template, line, column, .. } = error;
     match again {
         None => error.to_string(),
+        // Says a number of the language, and nothing of what was read.
+        Some(_) if matches!(error.problem, TemplateProblem::Limit { .. }) => error.to_string(),
         Some(Err(again)) if (again.line, again.column) == (*line, *column) => again.to_string(),
         Some(_) => format!(
             "{template}:{line}:{column}: it fails with what is in the variables that it reads, which is \

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+/// Most ports of one network of a job: each costs a look through those of the node.
+pub const NETWORK_PORTS_MAX: usize = 1_024;
 /// Longest name of a host that Linux has, bytes.
 pub const HOSTNAME_BYTES_MAX: usize = 64;
 /// Most volumes of one group: each is a name that people wrote.

@@ -14,7 +14,8 @@ use ostler_model::limits::{CHECK_OUTPUT_BYTES_MAX, CHECK_SCRIPT_START_MAX};
 use ostler_model::session::{ExecCommand, ExecSession};
 use ostler_probe::CheckAnswer;
 
-/// Run it to its end; what it started ends with it, and when the time is over.
+/// Run it to its end, or until the time is over; what it started in its session ends with it. What left its
+/// session is the task's, and ends with that.
 pub(super) async fn run(
     tasks: Weak<ByTask<TaskHandle>>,
     task: &TaskName,

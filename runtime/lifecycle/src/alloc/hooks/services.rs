@@ -152,7 +152,10 @@ impl Offering {
                     id: CheckId::of(service, check),
                     check: Arc::new(check.clone()),
                     service: name.clone(),
-                    question: around.question(service, check, networks),
+                    question: match &instance {
+                        Ok(_) => around.question(service, check, networks),
+                        Err(why) => Err(why.clone()),
+                    },
                     started,
                 });
             }

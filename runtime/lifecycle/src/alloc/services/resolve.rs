@@ -25,6 +25,7 @@ use ostler_model::limits::SERVICE_NAME_BYTES_MAX;
 use ostler_model::network::DriverNetwork;
 use ostler_model::resources::AllocatedPort;
 use ostler_model::service::ServiceInstance;
+use ostler_model::shown::has_hidden;
 use ostler_probe::CheckTarget;
 
 /// What there is of networks around a service.
@@ -71,6 +72,14 @@ pub enum ResolveError {
     Name {
         /// With all references replaced.
         name: String,
+    },
+    /// It would be more than a line where it is written.
+    #[error("{what} {text:?} has characters that do not show")]
+    Hidden {
+        /// Which.
+        what: &'static str,
+        /// With all references replaced.
+        text: String,
     },
     /// Neither a label nor a number.
     #[error("the allocation has no port {port:?}")]
@@ -184,7 +193,12 @@ pub fn instance(
     env: &TaskEnv,
     networks: ServiceNetworks<'_>,
 ) -> Result<ServiceInstance, ResolveError> {
-    let text = |what| move |text: &str| replaced(env, what, text);
+    let text = |what| {
+        move |text: &str| {
+            let text = replaced(env, what, text)?;
+            if has_hidden(&text) { Err(ResolveError::Hidden { what, text }) } else { Ok(text) }
+        }
+    };
     let name = text("name")(&service.name)?;
     let allowed = |c: char| c.is_ascii_alphanumeric() || c == '-';
     if name.is_empty() || name.len() > SERVICE_NAME_BYTES_MAX || !name.chars().all(allowed) {

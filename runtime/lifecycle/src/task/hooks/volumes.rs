@@ -32,6 +32,15 @@ impl TaskHook for VolumesHook {
     }
 }
 
+/// Where a task with files of its own finds what is its own.
+const OWN_PLACES: [&str; 3] = ["/alloc", "/local", "/secrets"];
+
+/// Would a directory that is shown there cover the place, or a part of it?
+fn covers(destination: &str, place: &str) -> bool {
+    let destination: PathBuf = Path::new(destination).components().collect();
+    Path::new(place).starts_with(&destination) || destination.starts_with(place)
+}
+
 async fn mounted(
     scope: &TaskScope,
     preparation: &Preparation,
@@ -68,6 +77,12 @@ async fn mounted(
     if !Path::new(&destination).is_absolute() || destination.split('/').any(|part| part == "..") {
         return Err(HookError::Invalid(format!(
             "destination of volume {name} is {destination:?}, which is no absolute path without \"..\""
+        )));
+    }
+    if let Some(place) = OWN_PLACES.iter().find(|place| covers(&destination, place)) {
+        return Err(HookError::Invalid(format!(
+            "destination of volume {name} is {destination:?}, which covers {place} of the task; choose another \
+             path"
         )));
     }
     let path = volume.path.clone();
