@@ -5,6 +5,7 @@ use serde_json::{Value, json};
 
 use crate::support::KEEPS;
 use crate::support::agent_process::{AgentProcess, Home};
+use crate::support::http::Client;
 use crate::support::jobs::{shell, with_guests};
 use crate::support::system::until;
 
@@ -88,4 +89,42 @@ async fn a_job_in_a_namespace_that_is_not_there_is_refused_with_what_to_do() {
     let file = file.to_str().unwrap();
     agent.ask(&["job", "run", "--detach", "--namespace", "prod", file]).await.said(0, &[]);
     until_runs(&agent, "prod").await;
+}
+
+#[tokio::test]
+async fn a_wrong_namespace_in_a_file_of_the_jobs_directory_leaves_its_job_running() {
+    let home = Home::new();
+    let (config, dir) = (home.path().join("ostler.hcl"), home.path().join("jobs"));
+    std::fs::write(&config, format!("{KEEPS}{CONFIG}")).unwrap();
+    std::fs::create_dir(&dir).unwrap();
+    let file = dir.join("web.hcl");
+    std::fs::write(&file, web("", IDLE)).unwrap();
+    let args = ["--config", config.to_str().unwrap(), "--jobs-dir", dir.to_str().unwrap()];
+    let agent = AgentProcess::start_in(home, &args).await;
+    let alloc = until_runs(&agent, "default").await;
+    std::fs::write(&file, web("namespace = \"prdo\"", IDLE)).unwrap();
+    let client = Client(agent.data.path().join("ostler.sock"));
+    until("the file is not used", async || {
+        let report = client.get("/v1/ostler/jobs-dir").await.json();
+        report["files"][0]["problem"].to_string().contains("there is no namespace")
+    })
+    .await;
+    assert_eq!(running(&agent, "default").await[0]["ID"], json!(alloc));
+}
+
+#[tokio::test]
+async fn a_job_in_a_namespace_that_was_taken_out_runs_on_and_can_be_stopped() {
+    let agent = start().await;
+    agent.submit(&web("namespace = \"prod\"", IDLE)).await.said(0, &[]);
+    let alloc = until_runs(&agent, "prod").await;
+    agent.signal(Signal::KILL);
+    let (_, home) = agent.ended().await;
+    let config = home.path().join("ostler.hcl");
+    std::fs::write(&config, KEEPS).unwrap();
+    let agent = AgentProcess::start_in(home, &["--config", config.to_str().unwrap()]).await;
+    assert_eq!(until_runs(&agent, "prod").await, alloc);
+    let refused = agent.submit(&web("namespace = \"prod\"", "exit 0")).await;
+    refused.said(2, &["there is no namespace \"prod\""]);
+    agent.ask(&["job", "stop", "--namespace", "prod", "web"]).await.said(0, &[]);
+    assert!(running(&agent, "prod").await.is_empty());
 }

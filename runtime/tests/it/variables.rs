@@ -100,6 +100,7 @@ async fn what_cannot_be_done_is_refused_by_name_and_without_what_is_in_it() {
         ("/v1/var/a", json!({ "Items": { "k": 1 } }).to_string(), "no variable (line 1"),
         ("/v1/var/a", body(&large), "at most 65536 bytes"),
         ("/v1/var/a?cas=x", body(SECRET), "cas=\"x\""),
+        ("/v1/var/a?cas=", body(SECRET), "cas=\"\""),
         ("/v1/var/a?lock-acquire", body(SECRET), "lock-acquire: this agent keeps no locks"),
         ("/v1/var/a?lock-operation=release", body(SECRET), "keeps no locks"),
         (

@@ -91,6 +91,20 @@ async fn a_wasm_task_has_a_volume_as_a_directory_with_its_rights() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_volume_never_covers_what_is_the_tasks_own() {
+    let dir = TempDir::new().unwrap();
+    let agent = agent(dir.path()).await;
+    for place in ["/", "/local", "/secrets/", "/alloc/logs"] {
+        let mount = WRITER.replace("/srv/data", place);
+        let job = volume("data", "") + &wasm("t", "guest:toolbox", &["cat", "/x"], &mount);
+        let result = agent.run(&batch(&job)).await;
+        let told = events(&result);
+        assert!(!result.successful() && told.contains("which covers /"), "{place}: {told}");
+    }
+    agent.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_driver_that_mounts_nothing_says_where_the_volume_is() {
     let dir = TempDir::new().unwrap();
     let agent = agent(dir.path()).await;

@@ -104,3 +104,21 @@ fn an_identity_that_no_task_is_given_is_as_none() {
         "{found}"
     );
 }
+
+#[test]
+fn what_is_about_other_allocations_is_no_affinity_and_looks_at_something() {
+    for (text, expected) in [
+        (
+            "affinity {\noperator = \"distinct_hosts\"\n}",
+            "4:12: distinct_hosts is no operator of an affinity",
+        ),
+        (
+            "constraint {\ndistinct_property = \"\"\n}",
+            "4:21: distinct_property needs an attribute to look at",
+        ),
+    ] {
+        let found = super::problems(&super::in_job(text));
+        assert_eq!(found.len(), 1, "{found:?}");
+        assert!(found[0].ends_with(expected.split_once(": ").unwrap().1), "{found:?}");
+    }
+}

@@ -171,3 +171,15 @@ fn a_label_is_the_tasks_own_port_before_the_groups_and_never_that_of_another_tas
     assert_eq!(reached_by(None, &ports[..]), at("10.0.0.1", 2));
     assert!(reached_by(None, &ports[..1]).is_err());
 }
+
+#[test]
+fn what_would_be_more_than_a_line_once_its_references_are_replaced_is_not_listed() {
+    let text = "service {\nname = \"s\"\nport = \"web\"\ntags = [\"${NOMAD_META_version}\"]\n}";
+    let mut group = group(text);
+    group.meta.insert("version".to_owned(), "a\nb".to_owned());
+    let (allocation, env) = allocation(group);
+    let networks = ServiceNetworks { ports: &allocation.ports, ..ServiceNetworks::default() };
+    let service = &allocation.task_group().unwrap().services[0];
+    let refused = instance(service, &allocation, &env, networks).unwrap_err();
+    assert_eq!(refused, ResolveError::Hidden { what: "tags", text: "a\nb".to_owned() });
+}
