@@ -6,7 +6,7 @@
 //!          tear_down ─► plugins in reverse (DEL) ─► namespace let go ─► record removed
 //!          sweep ─► the same for every record whose allocation is over: what an agent that was killed left
 //! ```
-//! [`conflist`] (what plugins are told) and [`answer`] (what they say) are pure; [`run`] runs one, [`keep`]
+//! [`conflist`] (what plugins are told) and [`answer`] (what they say) are pure; `run` runs one, [`keep`]
 //! is the record, [`found`] says what this node can do, [`make`] puts it together. Start with [`make`].
 
 pub mod answer;
