@@ -32,9 +32,9 @@ const PAUSE: (Duration, Duration) = (Duration::from_millis(1), Duration::from_mi
 fn main() -> Result<()> {
     let label = env::args().nth(1).unwrap_or_else(|| "db".to_owned());
     let variable = |kind: &str| env::var(format!("NOMAD_{kind}_{label}"));
-    let address = variable("ALLOC_ADDR").or_else(|_| variable("ADDR")).map_err(|_| {
-        Error::new(ErrorKind::NotFound, format!("NOMAD_ADDR_{label} is not set"))
-    })?;
+    let address = variable("ALLOC_ADDR")
+        .or_else(|_| variable("ADDR"))
+        .map_err(|_| Error::new(ErrorKind::NotFound, format!("NOMAD_ADDR_{label} is not set")))?;
     let listener = TcpListener::bind(&address)?;
     listener.set_nonblocking(true)?;
     println!("listening on {address}");
