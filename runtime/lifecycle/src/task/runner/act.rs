@@ -140,8 +140,9 @@ impl Runner {
         };
         self.followed = Some(run.id.clone());
         let (scope, templates) = (Arc::clone(&self.scope), Arc::clone(templates));
+        let notes = self.notes.clone();
         self.call(Call::Templates, async move {
-            Answer::Templates(follow::follow(scope, run, templates).await.map(Box::new))
+            Answer::Templates(follow::follow(scope, run, templates, &notes).await.map(Box::new))
         });
     }
 

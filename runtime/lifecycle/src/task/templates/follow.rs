@@ -20,9 +20,11 @@ use xxhash_rust::xxh3::xxh3_128;
 use super::outside::Seen;
 use super::place::Sandbox;
 use super::{Known, Made, RenderError, Templates, disk};
+use crate::queue;
 use crate::task::TaskScope;
 use crate::task::calls;
 use crate::task::events;
+use crate::task::notes::{self, DriverNote};
 use crate::task::run::Run;
 use ostler_model::clock;
 use ostler_model::event::TaskEvent;
@@ -171,6 +173,7 @@ pub async fn follow(
     scope: Arc<TaskScope>,
     run: Arc<Run>,
     templates: Arc<Templates>,
+    notes: &queue::Sender<DriverNote>,
 ) -> Option<TemplateNews> {
     loop {
         if !templates.may_change() {
@@ -193,7 +196,7 @@ pub async fn follow(
         if round.changed.is_empty() && trouble.is_none() {
             continue;
         }
-        let mut news = tell(&scope, &run, &templates, &round.changed).await;
+        let mut news = tell(&scope, &run, &templates, &round.changed, notes).await;
         news.events.extend(trouble);
         return Some(news);
     }
@@ -241,6 +244,7 @@ async fn tell(
     run: &Arc<Run>,
     templates: &Templates,
     changed: &[TaskTemplate],
+    notes: &queue::Sender<DriverNote>,
 ) -> TemplateNews {
     let loud = changed.iter().filter(|template| template.change != ChangeMode::Noop);
     let Some(splay) = loud.clone().map(|template| template.splay).max() else {
@@ -259,7 +263,9 @@ async fn tell(
     for template in loud {
         match &template.change {
             ChangeMode::Signal(name) if signals.insert(name.clone()) => {
-                news.events.push(events::template_signal(scope.clock.now(), name));
+                // Before the signal: the task may end by it, and who follows it with that.
+                let event = events::template_signal(scope.clock.now(), name);
+                notes::tell(Some(notes), event);
                 if let Err(error) = calls::signal(scope, run, name.clone()).await {
                     let text = format!("Template failed to send signal {name}: {error}");
                     news.then = Then::Fail(events::template_failed(scope.clock.now(), &text));
