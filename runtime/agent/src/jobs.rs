@@ -11,7 +11,7 @@ use super::{
     Plan, RegisterOptions, Registered, RestartScope, Stage, StopOptions, Stopped, SubmitError,
 };
 use ostler_control::scaling::scaled;
-use ostler_jobsdir::{JobsDir, JobsDirReport};
+use ostler_jobsdir::{FilesOnDisk, JobsDir, JobsDirReport};
 use ostler_model::alloc::Allocation;
 use ostler_model::ids::{AllocId, GroupName, JobId, TaskName};
 use ostler_model::job::Job;
@@ -21,6 +21,22 @@ use ostler_model::session::{ExecCommand, ExecSession};
 use ostler_model::signal::full_name;
 
 impl AgentHandle {
+    /// Make jobs run as the files of the jobs directory say, where there is one.
+    pub(super) fn follow_jobs_dir(&self) {
+        let Some(dir) = self.0.jobs_dir.clone() else { return };
+        let asked = |ask: fn(&Self, &Job) -> Result<(), SubmitError>| {
+            let weak = Arc::downgrade(&self.0);
+            move |job: &Job| match weak.upgrade() {
+                Some(agent) => ask(&Self(agent), job),
+                None => Err(SubmitError::Leaving),
+            }
+        };
+        let (is_somewhere, check) = (asked(Self::is_in_a_namespace), asked(Self::check_all));
+        let files = FilesOnDisk(dir.report().dir);
+        let (control, ended) = (self.0.control.clone(), self.0.ended.clone());
+        self.beside(dir.follow(files, control, is_somewhere, check, ended));
+    }
+
     /// The index of the last visible change. Grows with each, and over restarts of the agent.
     #[must_use]
     pub fn index(&self) -> u64 {

@@ -35,9 +35,15 @@ impl AgentHandle {
 
     /// May it be registered here? Everything that can be checked without placing it.
     pub(super) fn accepts(&self, job: &Job) -> Result<(), SubmitError> {
-        if !self.0.namespaces.contains_key(job.namespace()) {
-            return Err(SubmitError::Namespace(UnknownNamespace::new(job.namespace())));
-        }
+        self.is_in_a_namespace(job)?;
         self.check_all(job)
+    }
+
+    /// Is its namespace one of the configuration's?
+    pub(super) fn is_in_a_namespace(&self, job: &Job) -> Result<(), SubmitError> {
+        match self.0.namespaces.contains_key(job.namespace()) {
+            true => Ok(()),
+            false => Err(SubmitError::Namespace(UnknownNamespace::new(job.namespace()))),
+        }
     }
 }

@@ -30,16 +30,15 @@ use ostler_control::gc::gauge::FsGauge;
 use ostler_control::recorded::{self, Recorded};
 use ostler_control::unowned::{self, Unowned};
 use ostler_control::variables::NodeVariables;
-use ostler_control::{ControlOptions, SubmitError, ports};
+use ostler_control::{ControlOptions, ports};
 use ostler_device::manager::{DeviceManager, DeviceOptions};
 use ostler_health::refresh::Refresher;
-use ostler_jobsdir::{FilesOnDisk, JobsDir};
+use ostler_jobsdir::JobsDir;
 use ostler_lifecycle::services::NodeServices;
 use ostler_model::attribute::Scalar;
 use ostler_model::clock::{self, Stopwatch};
 use ostler_model::config::{ClientConfig, GcConfig};
 use ostler_model::ids::{AllocId, RunId};
-use ostler_model::job::Job;
 use ostler_model::limits::{
     DATA_DIR_LOCK_POLL, DATA_DIR_LOCK_WALL_MAX, KILL_GRACE, KILL_TIMEOUT_MAX,
 };
@@ -288,20 +287,6 @@ impl Begun {
         }
         agent.follow_jobs_dir();
         Ok(())
-    }
-}
-
-impl AgentHandle {
-    fn follow_jobs_dir(&self) {
-        let Some(dir) = self.0.jobs_dir.clone() else { return };
-        let weak = Arc::downgrade(&self.0);
-        let check = move |job: &Job| match weak.upgrade() {
-            Some(agent) => AgentHandle(agent).accepts(job),
-            None => Err(SubmitError::Leaving),
-        };
-        let files = FilesOnDisk(dir.report().dir);
-        let (control, ended) = (self.0.control.clone(), self.0.ended.clone());
-        self.beside(dir.follow(files, control, check, ended));
     }
 }
 

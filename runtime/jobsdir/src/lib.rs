@@ -91,6 +91,8 @@ struct Followed {
     dir: JobsDir,
     files: Arc<dyn JobFiles>,
     control: ControlHandle,
+    /// Is its namespace there?
+    is_somewhere: Arc<Check>,
     check: Arc<Check>,
     known: Known,
     hold: Hold,
@@ -127,11 +129,13 @@ impl JobsDir {
         self.0.rescan.notify_one();
     }
 
-    /// Make jobs run as its files say, until `ended`. `check`: may the job be registered?
+    /// Make jobs run as its files say, until `ended`. `is_somewhere`: is the job in a namespace that is
+    /// there? `check`: may it be registered?
     pub async fn follow(
         self,
         files: impl JobFiles,
         control: ControlHandle,
+        is_somewhere: impl Fn(&Job) -> Result<(), SubmitError> + Send + Sync + 'static,
         check: impl Fn(&Job) -> Result<(), SubmitError> + Send + Sync + 'static,
         ended: CancellationToken,
     ) {
@@ -139,6 +143,7 @@ impl JobsDir {
             dir: self.clone(),
             files: Arc::new(files),
             control,
+            is_somewhere: Arc::new(is_somewhere),
             check: Arc::new(check),
             known: Known::new(),
             hold: Hold::default(),
@@ -261,7 +266,7 @@ impl Followed {
     fn leave_out_unknown_namespaces(&self, scan: &mut Scan) {
         for content in scan.files.values_mut() {
             let Ok(job) = content else { continue };
-            if let Err(error @ SubmitError::Namespace(_)) = (self.check)(job) {
+            if let Err(error) = (self.is_somewhere)(job) {
                 *content = Err(error.to_string());
             }
         }

@@ -157,7 +157,7 @@ impl Agent {
         let (jobs_dir, ended) = (JobsDir::new(PathBuf::from(DIR)), CancellationToken::new());
         let follower = files.map(|files| {
             let (dir, control) = (jobs_dir.clone(), control.clone());
-            tokio::spawn(dir.follow(files.clone(), control, |_| Ok(()), ended.clone()))
+            tokio::spawn(dir.follow(files.clone(), control, |_| Ok(()), |_| Ok(()), ended.clone()))
         });
         Ok(Self { control, state, node, rng, clock, owner, devices, jobs_dir, ended, follower })
     }
