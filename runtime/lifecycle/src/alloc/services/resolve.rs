@@ -110,48 +110,40 @@ pub fn reached(
     port: Option<&str>,
     networks: ServiceNetworks<'_>,
 ) -> Result<(String, u16), ResolveError> {
+    let mode = match (mode, own, networks.of_driver) {
+        (AddressMode::Auto, None, Some(_)) => AddressMode::Driver,
+        (AddressMode::Auto, None, None) => AddressMode::Host,
+        (mode, ..) => mode,
+    };
+    let of_driver = networks.of_driver.filter(|_| mode == AddressMode::Driver);
+    let given = of_driver.and_then(|network| network.ports.get(port?)).copied();
     let label = port.and_then(|port| networks.port(port));
-    let by_driver = |port: &str| networks.of_driver.is_some_and(|of| of.ports.contains_key(port));
-    let number = match (port, label) {
-        // A label of the driver's alone.
-        (Some(port), None) if mode == AddressMode::Driver && by_driver(port) => 0,
-        (Some(port), None) if mode == AddressMode::Auto && own.is_none() && by_driver(port) => 0,
-        (Some(port), None) => match port.parse() {
+    let number = match (port, label, given) {
+        (Some(port), None, None) => match port.parse() {
             Ok(number @ 1..) => number,
             _ => return Err(ResolveError::Port { port: port.to_owned() }),
         },
         _ => 0,
     };
+    let outside = label.map_or(number, |port| port.value);
     let inside = label.map_or(number, |port| port.to);
+    let no_network = |mode, needed| ResolveError::NoNetwork { mode, needed };
     match mode {
-        AddressMode::Auto => match own {
-            Some(own) => Ok((own.to_owned(), label.map_or(number, |port| port.value))),
-            None if networks.of_driver.is_some() => {
-                reached(AddressMode::Driver, None, port, networks)
-            }
-            None => reached(AddressMode::Host, None, port, networks),
-        },
-        AddressMode::Host => Ok(match label {
-            Some(port) => (usable(&port.host_ip), port.value),
-            None => (usable(networks.host_ip), number),
-        }),
-        AddressMode::Alloc => match networks.alloc_ip {
-            Some(ip) => Ok((ip.to_owned(), inside)),
-            None => Err(ResolveError::NoNetwork {
-                mode: "alloc",
-                needed: "a network that the allocation has for itself",
-            }),
-        },
-        AddressMode::Driver => match networks.of_driver {
-            Some(network) => {
-                let given = port.and_then(|label| network.ports.get(label)).copied();
-                Ok((network.ip.to_string(), given.unwrap_or(inside)))
-            }
-            None => Err(ResolveError::NoNetwork {
-                mode: "driver",
-                needed: "a driver that gives it a network",
-            }),
-        },
+        AddressMode::Auto => Ok((own.unwrap_or_default().to_owned(), outside)),
+        AddressMode::Host => {
+            Ok((usable(label.map_or(networks.host_ip, |port| &port.host_ip)), outside))
+        }
+        AddressMode::Alloc => {
+            let ip = networks.alloc_ip.ok_or_else(|| {
+                no_network("alloc", "a network that the allocation has for itself")
+            })?;
+            Ok((ip.to_owned(), inside))
+        }
+        AddressMode::Driver => {
+            let network = of_driver
+                .ok_or_else(|| no_network("driver", "a driver that gives it a network"))?;
+            Ok((network.ip.to_string(), given.unwrap_or(inside)))
+        }
     }
 }
 
