@@ -49,15 +49,15 @@ pub enum NoVolume {
 }
 
 impl VolumeRequest {
-    /// Can this request be met by what the node has of that name?
+    /// What the node has of that name, where it meets this request.
     ///
     /// # Errors
-    /// Why not.
-    pub fn met_by(&self, there: Option<&HostVolume>) -> Result<(), NoVolume> {
+    /// Why it does not.
+    pub fn met_by<'a>(&self, there: Option<&'a HostVolume>) -> Result<&'a HostVolume, NoVolume> {
         match there {
             None => Err(NoVolume::Missing),
             Some(volume) if volume.read_only && !self.read_only => Err(NoVolume::ReadOnly),
-            Some(_) => Ok(()),
+            Some(volume) => Ok(volume),
         }
     }
 }
@@ -72,8 +72,8 @@ mod tests {
         let asks = |read_only| VolumeRequest { source: "x".to_owned(), read_only };
         assert_eq!(asks(false).met_by(None), Err(NoVolume::Missing));
         assert_eq!(asks(false).met_by(Some(&volume(true))), Err(NoVolume::ReadOnly));
-        assert_eq!(asks(true).met_by(Some(&volume(true))), Ok(()));
-        assert_eq!(asks(true).met_by(Some(&volume(false))), Ok(()));
-        assert_eq!(asks(false).met_by(Some(&volume(false))), Ok(()));
+        assert_eq!(asks(true).met_by(Some(&volume(true))), Ok(&volume(true)));
+        assert_eq!(asks(true).met_by(Some(&volume(false))), Ok(&volume(false)));
+        assert_eq!(asks(false).met_by(Some(&volume(false))), Ok(&volume(false)));
     }
 }

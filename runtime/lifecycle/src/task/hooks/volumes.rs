@@ -53,10 +53,9 @@ async fn mounted(
         request.ok_or_else(|| HookError::Invalid(format!("the group has no volume {name}")))?;
     // The node may be another one since the allocation was placed.
     let volume = scope.node.host_volumes.get(&request.source);
-    request.met_by(volume).map_err(|why| {
+    let volume = request.met_by(volume).map_err(|why| {
         HookError::setup(format!("volume {name} (source {}): {why}", request.source))
     })?;
-    let volume = volume.ok_or_else(|| HookError::setup(format!("volume {name} is not there")))?;
     let own_files = preparation
         .driver
         .as_ref()
