@@ -6,7 +6,7 @@ use std::io::Read as _;
 use std::path::{Path, PathBuf};
 
 use super::conflist::{self, BRIDGE_PLUGINS, CniNetwork};
-use super::run::{find, missing};
+use super::run::{find, iptables, missing};
 use ostler_model::attribute::Attribute;
 use ostler_model::limits::{CNI_NETWORKS_MAX, CNI_TEXT_BYTES_MAX};
 use ostler_model::network::{BRIDGE_NAME, BRIDGE_SUBNET, CNI_CONFIG_DIR, CNI_PATHS, NetworkConfig};
@@ -58,9 +58,7 @@ impl CanMake {
         let programs = BRIDGE_PLUGINS.iter().find(|name| find(&self.paths, name).is_none());
         let missing = programs.map(|name| missing(name, &self.paths));
         missing.or_else(Self::no_namespace).or_else(|| {
-            let found = ["/usr/sbin", "/sbin", "/usr/bin", "/bin", "/usr/local/sbin"];
-            let found = found.iter().any(|dir| Path::new(dir).join("iptables").exists());
-            (!found).then(|| {
+            iptables().is_none().then(|| {
                 "iptables is not there, which the CNI plugins firewall and portmap need: install iptables"
                     .to_owned()
             })

@@ -230,10 +230,7 @@ async fn delete(
 
 /// `iptables`, waiting for others that change rules.
 async fn iptables(args: &[&str]) -> Result<(), String> {
-    let dirs = ["/usr/local/sbin", "/usr/sbin", "/sbin", "/usr/bin", "/bin"];
-    let found =
-        dirs.iter().map(|dir| PathBuf::from(dir).join("iptables")).find(|path| path.exists());
-    let program = found.ok_or("iptables is not there")?;
+    let program = run::iptables().ok_or("iptables is not there")?;
     let args = ["-w", "10"].iter().chain(args).map(|arg| (*arg).to_owned()).collect();
     let start = ProgramStart { program, args, env: Vec::new(), input: Vec::new() };
     let output = program::run_with(start, CNI_PLUGIN_WALL_MAX).await.map_err(|e| e.to_string())?;

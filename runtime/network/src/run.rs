@@ -127,6 +127,11 @@ fn plugins_of(alloc: AllocId) -> Vec<rustix::process::Pid> {
     pids.filter(|pid| is(*pid)).filter_map(rustix::process::Pid::from_raw).collect()
 }
 
+/// The program that the plugins firewall and portmap need, where it is installed.
+pub(crate) fn iptables() -> Option<PathBuf> {
+    find(&PATH.split(':').map(PathBuf::from).collect::<Vec<_>>(), "iptables")
+}
+
 /// The first of this name in the directories.
 pub(crate) fn find(paths: &[PathBuf], name: &str) -> Option<PathBuf> {
     paths.iter().map(|dir| dir.join(name)).find(|path| is_program(path))
