@@ -126,7 +126,10 @@ pub(super) async fn list(State(api): Shared, params: Params) -> Result<Response,
         };
         let mut jobs: Vec<_> = jobs.iter().filter(|job| wanted(job)).collect();
         let name = |job: &&JobView| params.name_of(&job.record.job.id);
-        jobs.sort_by_cached_key(name);
+        // Those of one namespace come in this order.
+        if params.means_all_namespaces() {
+            jobs.sort_by_cached_key(name);
+        }
         let (jobs, next) = params.page(jobs, name)?;
         let jobs: Vec<_> = jobs.into_iter().map(|job| (job, waits_for(job))).collect();
         let stubs: Vec<_> =

@@ -117,11 +117,16 @@ impl Params {
         id.ok_or(Failure::NotThere("job"))
     }
 
+    /// Are those of all namespaces meant?
+    pub(super) fn means_all_namespaces(&self) -> bool {
+        self.text("namespace") == Some("*")
+    }
+
     /// How a job is called among those that are meant: of all namespaces the id alone is not enough.
     pub(super) fn name_of(&self, id: &JobId) -> String {
-        match self.text("namespace") {
-            Some("*") => format!("{}.{id}", id.namespace()),
-            _ => id.to_string(),
+        match self.means_all_namespaces() {
+            true => format!("{}.{id}", id.namespace()),
+            false => id.to_string(),
         }
     }
 
