@@ -14,6 +14,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::{Semaphore, watch};
 
 use self::table::{Change, Decided, Table};
+use ostler_lifecycle::services::other_than;
 use ostler_model::clock::{self, Clock};
 use ostler_model::limits::{VAR_CHANGES_MAX, VAR_WRITE_WALL_MAX, VARS_BYTES_MAX, VARS_MAX};
 use ostler_model::ports::BoxFuture;
@@ -238,12 +239,7 @@ impl KeptVariables for NodeVariables {
     }
 
     fn changed(&self, index: u64) -> BoxFuture<'static, ()> {
-        let mut changes = self.0.index.subscribe();
-        Box::pin(async move {
-            if changes.wait_for(|now| *now != index).await.is_err() {
-                std::future::pending::<()>().await;
-            }
-        })
+        other_than(self.0.index.subscribe(), index)
     }
 }
 

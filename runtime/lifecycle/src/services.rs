@@ -57,7 +57,7 @@ impl NodeServices {
 
     /// The index of the last change, as it grows.
     #[must_use]
-    pub fn index(&self) -> watch::Receiver<u64> {
+    pub fn indexes(&self) -> watch::Receiver<u64> {
         self.0.index.subscribe()
     }
 
@@ -166,6 +166,10 @@ impl Services for NodeServices {
         ServiceList { index: *self.0.index.borrow(), instances }
     }
 
+    fn index(&self) -> u64 {
+        *self.0.index.borrow()
+    }
+
     fn restored(&self) -> BoxFuture<'static, ()> {
         let mut expected = self.0.expected.subscribe();
         Box::pin(async move {
@@ -176,13 +180,19 @@ impl Services for NodeServices {
     }
 
     fn changed(&self, index: u64) -> BoxFuture<'static, ()> {
-        let mut changes = self.0.index.subscribe();
-        Box::pin(async move {
-            if changes.wait_for(|now| *now != index).await.is_err() {
-                std::future::pending::<()>().await;
-            }
-        })
+        other_than(self.0.index.subscribe(), index)
     }
+}
+
+/// Wait until an index is another one than `seen`; never ends where none comes any more. May be dropped and
+/// called again.
+#[must_use]
+pub fn other_than(mut index: watch::Receiver<u64>, seen: u64) -> BoxFuture<'static, ()> {
+    Box::pin(async move {
+        if index.wait_for(|now| *now != seen).await.is_err() {
+            std::future::pending::<()>().await;
+        }
+    })
 }
 
 #[cfg(test)]

@@ -276,6 +276,8 @@ impl ServiceList {
 pub trait Services: Send + Sync {
     /// Those that run now.
     fn list(&self) -> ServiceList;
+    /// The index of the last change.
+    fn index(&self) -> u64;
     /// Wait until the list is another one than that of `index`; never ends where none comes any more. May
     /// be dropped and called again.
     fn changed(&self, index: u64) -> BoxFuture<'static, ()>;

@@ -10,7 +10,7 @@ use axum::response::Response;
 
 use super::client::known;
 use super::error::Failure;
-use super::params::{Asked, Params, Wait};
+use super::params::{Asked, Params};
 use super::reply;
 use super::router::{Api, Shared};
 use super::wait::{self, Found};
@@ -21,10 +21,6 @@ use ostler_model::job::{CheckStatus, OnUpdate};
 use ostler_model::service::{ServiceInstance, ServiceList, Services as _};
 use ostler_model::time::Timestamp;
 use ostler_wire as wire;
-
-fn wait_for(api: &Api, params: &Params) -> Result<Option<Wait>, Failure> {
-    params.wait_from(*api.agent.services().index().borrow())
-}
 
 fn look(api: &Api) -> Found<ServiceList> {
     let list = api.agent.services().list();
@@ -40,7 +36,8 @@ fn stub<'a>((name, tags): (&&'a str, &BTreeSet<&'a str>)) -> wire::ServiceStub<'
 
 /// `GET /v1/services`
 pub(super) async fn list(State(api): Shared, params: Params) -> Result<Response, Failure> {
-    let (wait, changes) = (wait_for(&api, &params)?, api.agent.services().index());
+    let kept = api.agent.services();
+    let (wait, changes) = (params.wait_from(kept.index())?, kept.indexes());
     let show = |list: ServiceList| {
         let mut namespaces: BTreeMap<&str, BTreeMap<&str, BTreeSet<&str>>> = BTreeMap::new();
         for service in list.instances.iter().filter(|of| params.means_namespace(&of.namespace)) {
@@ -65,7 +62,8 @@ pub(super) async fn read(Asked { api, id, params }: Asked) -> Result<Response, F
     if let Some(choose) = params.text("choose") {
         return Err(Failure::bad_param("choose", choose, "left out: all are answered"));
     }
-    let (wait, changes) = (wait_for(&api, &params)?, api.agent.services().index());
+    let kept = api.agent.services();
+    let (wait, changes) = (params.wait_from(kept.index())?, kept.indexes());
     let node = api.agent.node();
     let node_id = node.id.to_string();
     let show = |list: ServiceList| {

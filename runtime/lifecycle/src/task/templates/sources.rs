@@ -94,7 +94,7 @@ impl Sources {
     /// How far they are now.
     #[must_use]
     pub fn indexes(&self) -> Indexes {
-        Indexes { services: self.services.list().index, variables: self.variables.index() }
+        Indexes { services: self.services.index(), variables: self.variables.index() }
     }
 
     /// Wait until one of those that are asked for is another one than it was.
