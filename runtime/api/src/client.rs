@@ -57,6 +57,12 @@ struct Answer {
     connection: JoinSet<()>,
 }
 
+/// A path, which may have a query, with more of one.
+fn with_query(path: &str, more: &str) -> String {
+    let mark = if path.contains('?') { '&' } else { '?' };
+    format!("{path}{mark}{more}")
+}
+
 impl ApiClient {
     /// An agent at `address`. Nothing is asked yet. While the agent starts, `waiting` is called
     /// with each new state of the start, and whether it is the first.
@@ -116,9 +122,8 @@ impl ApiClient {
         path: &str,
         index: u64,
     ) -> Result<(T, u64), ClientError> {
-        let mark = if path.contains('?') { '&' } else { '?' };
         let wait = CLIENT_WAIT.as_secs();
-        let path = format!("{path}{mark}index={index}&wait={wait}s");
+        let path = with_query(path, &format!("index={index}&wait={wait}s"));
         self.ask(Method::GET, &path, Bytes::new(), CLIENT_WAIT + CLIENT_WAIT / 16).await
     }
 
@@ -238,8 +243,7 @@ impl ApiClient {
         let names = |query: &str| query.split('&').any(|part| part.starts_with("namespace="));
         match &self.namespace {
             Some(namespace) if !query.is_some_and(names) => {
-                let mark = if query.is_some() { '&' } else { '?' };
-                format!("{path}{mark}namespace={}", segment(namespace)).into()
+                with_query(path, &format!("namespace={}", segment(namespace))).into()
             }
             _ => path.into(),
         }

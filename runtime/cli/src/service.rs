@@ -23,9 +23,9 @@ pub(super) async fn run(
 }
 
 async fn list(args: &ServiceListArgs, terminal: &Terminal) -> Result<Exit, Stop> {
-    let client = connect::connect(&args.agent)?;
+    let client = connect::connect(&args.answer.agent)?;
     let path = format!("/v1/services?namespace={}", client.namespaces());
-    if args.json {
+    if args.answer.json {
         let all: Value = client.get(&path).await?;
         output::print_json(&all, terminal)?;
         return Ok(Exit::Success);
@@ -50,7 +50,7 @@ fn list_text(all: &[ServiceNamespace], terminal: &Terminal) -> String {
 }
 
 async fn info(args: &ServiceInfoArgs, verbose: bool, terminal: &Terminal) -> Result<Exit, Stop> {
-    let client = connect::connect(&args.agent)?;
+    let client = connect::connect(&args.answer.agent)?;
     let name = segment(&args.name);
     let path = format!("/v1/service/{name}?namespace={}", client.namespaces());
     let found: Value = client.get(&path).await?;
@@ -59,11 +59,12 @@ async fn info(args: &ServiceInfoArgs, verbose: bool, terminal: &Terminal) -> Res
         let message = format!("no service {name} runs; `ostler service list` lists those that do");
         return Err(Stop::Wrong(message));
     }
-    if args.json {
+    if args.answer.json {
         output::print_json(&found, terminal)?;
         return Ok(Exit::Success);
     }
-    let found: Vec<ServiceRegistration> = client.get(&path).await?;
+    let found: Vec<ServiceRegistration> = serde_json::from_value(found)
+        .map_err(|error| Stop::Cannot(format!("the agent's answer cannot be read: {error}")))?;
     output::print(&info_text(&found, verbose, terminal), terminal)?;
     Ok(Exit::Success)
 }

@@ -2,7 +2,7 @@
 
 use clap::{Args, Subcommand};
 
-use super::client::{AddressArgs, examples};
+use super::client::{AnswerArgs, examples};
 
 /// Commands on services.
 #[derive(Debug, Subcommand)]
@@ -25,12 +25,8 @@ Examples:
 ")
 )]
 pub(crate) struct ServiceListArgs {
-    /// Print the answer of /v1/services as JSON
-    #[arg(long)]
-    pub json: bool,
-
     #[command(flatten)]
-    pub agent: AddressArgs,
+    pub answer: AnswerArgs,
 }
 
 /// `ostler service info`.
@@ -49,10 +45,6 @@ pub(crate) struct ServiceInfoArgs {
     #[arg(value_name = "NAME")]
     pub name: String,
 
-    /// Print the answer of /v1/service/NAME as JSON
-    #[arg(long)]
-    pub json: bool,
-
     #[command(flatten)]
-    pub agent: AddressArgs,
+    pub answer: AnswerArgs,
 }
