@@ -13,6 +13,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use super::*;
 use ostler_model::ids::{AllocId, TaskName};
 use ostler_model::ports::SinkFiles;
+use ostler_testing::programs::write_script;
 
 mod confined;
 mod crash;
@@ -144,14 +145,9 @@ fn supervise_script() -> PathBuf {
              tests::the_zygote --ignored --nocapture --test-threads=1\n",
             binary.display()
         );
-        // Whole before it has its name, and never open for writing in this process: a child forked
-        // meanwhile would make it impossible to execute for a moment.
+        // Whole before it has its name.
         let new = binary.with_extension(format!("supervise-{}", std::process::id()));
-        let write = "printf %s \"$1\" > \"$2\" && chmod 755 \"$2\"";
-        #[allow(clippy::disallowed_methods, reason = "a file for tests")]
-        let mut shell = std::process::Command::new("/bin/sh");
-        let written = shell.args(["-c", write, "sh", &script]).arg(&new).status().unwrap();
-        assert!(written.success());
+        write_script(&new, &script).unwrap();
         let path = binary.with_extension("supervise");
         std::fs::rename(&new, &path).unwrap();
         path

@@ -26,6 +26,7 @@ use tokio_util::sync::CancellationToken;
 use wasmtime::component::{Linker, Val};
 
 use super::*;
+use ostler_testing::programs::write_script;
 
 /// Long enough for a machine that compiles three other things at the same time.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -100,8 +101,8 @@ fn compile_child_script(dir: &Path, before: &str) -> PathBuf {
     path
 }
 
-/// Written once and before the first child starts: a child forked while the script is open for
-/// writing would make it impossible to execute for a moment.
+/// Written once. Other processes of this binary may run it meanwhile: it is whole before it has its
+/// name.
 fn shared_script() -> &'static Path {
     static SCRIPT: OnceLock<PathBuf> = OnceLock::new();
     SCRIPT.get_or_init(|| {
@@ -111,11 +112,10 @@ fn shared_script() -> &'static Path {
              tests::the_compile_child --ignored --nocapture --test-threads=1\n",
             binary.display()
         );
-        let new = tempfile::NamedTempFile::new_in(binary.parent().unwrap()).unwrap();
-        std::fs::write(new.path(), script).unwrap();
-        std::fs::set_permissions(new.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
+        let new = binary.with_extension(format!("compiler-{}", std::process::id()));
+        write_script(&new, &script).unwrap();
         let path = binary.with_extension("compiler");
-        new.persist(&path).unwrap();
+        std::fs::rename(&new, &path).unwrap();
         path
     })
 }

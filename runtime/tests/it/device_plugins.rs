@@ -1,11 +1,12 @@
 //! The device plugins that come with the agent, over fixture directories and programs.
 
-use std::os::unix::fs::{PermissionsExt as _, symlink};
+use std::os::unix::fs::symlink;
 use std::path::Path;
 
 use ostler_agent::PluginStatus;
 use ostler_guests::fixtures::DEVICE_MOCK;
 use ostler_model::device::{DeviceGroup, HealthState};
+use ostler_testing::programs::write_script;
 
 use crate::support::TestAgent;
 use crate::support::jobs::{assert_successful, batch, shell};
@@ -180,8 +181,7 @@ fn nvidia_smi(dir: &Path) -> std::path::PathBuf {
         state = state.display()
     );
     let program = dir.join("nvidia-smi");
-    std::fs::write(&program, script).unwrap();
-    std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o755)).unwrap();
+    write_script(&program, &script).unwrap();
     program
 }
 

@@ -11,6 +11,7 @@ use ostler_guests::fixtures::{
 use ostler_jobspec::parse_agent_config;
 use ostler_model::config::AgentConfig;
 use ostler_model::device::HealthState;
+use ostler_testing::programs::write_script;
 
 use crate::support::binary::{command, ostler};
 use crate::support::plugins::{entry, refusal};
@@ -69,13 +70,8 @@ async fn the_built_in_plugins_are_loaded_healthy_and_hold_the_least_authority() 
 /// The agent's own program, but that it does not compile.
 fn without_compiler(dir: &Path) -> PathBuf {
     let path = dir.join("ostler");
-    // Written by another process: none that is forked from this one meanwhile has it open.
-    let write = format!(
-        "printf '#!/bin/sh\\n[ \"$1\" = __compile ] && exit 1\\nexec {OSTLER} \"$@\"\\n' > \"$0\" && \
-         chmod +x \"$0\""
-    );
-    let written = std::process::Command::new("/bin/sh").arg("-c").arg(write).arg(&path).status();
-    assert!(written.unwrap().success());
+    let script = format!("#!/bin/sh\n[ \"$1\" = __compile ] && exit 1\nexec {OSTLER} \"$@\"\n");
+    write_script(&path, &script).unwrap();
     path
 }
 

@@ -338,8 +338,7 @@ async fn a_program_that_is_not_in_the_view_is_named_with_where_it_was_looked_for
         scene.host.forget_run(&case.spec.run_id);
     }
     let tool = scene.dir.path().join("t/local/tool");
-    std::fs::write(&tool, "#!/bin/sh\necho from the task\n").unwrap();
-    std::fs::set_permissions(&tool, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+    write_script(&tool, "#!/bin/sh\necho from the task\n").unwrap();
     case.spec.command = "local/tool".to_owned();
     case.spec.run_id = run_id(1);
     assert_eq!(to_end(&scene.host, &case.spec).await.exit_code, Some(0));

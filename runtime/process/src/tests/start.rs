@@ -190,8 +190,7 @@ async fn a_start_that_cannot_be_says_why_and_leaves_nothing(mode: Mode) {
 
     // Found only by the child, after the fork.
     let broken = dir.path().join("broken");
-    std::fs::write(&broken, "#!/no/such/interpreter\n").unwrap();
-    std::fs::set_permissions(&broken, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+    write_script(&broken, "#!/no/such/interpreter\n").unwrap();
     let error = refused(&|spec| spec.command = broken.display().to_string()).await;
     assert!(error.to_string().contains("interpreter"), "{error}");
     let error = refused(&|spec| spec.args = vec!["x".repeat(8 << 20)]).await;

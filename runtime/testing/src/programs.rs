@@ -1,0 +1,28 @@
+//! Programs that a test writes and then runs.
+
+use std::io::{self, Write as _};
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+/// Write `text`, a script, to `path` so that it can be run at once, also while other threads start
+/// processes.
+///
+/// Another process writes it: a child that is forked while a file is open for writing has it open
+/// too, and until that child runs its own program the kernel refuses to run the file ("Text file
+/// busy").
+///
+/// # Errors
+/// When the shell cannot be started, or cannot write the file.
+pub fn write_script(path: &Path, text: &str) -> io::Result<()> {
+    #[allow(clippy::disallowed_methods, reason = "for tests alone")]
+    let mut shell = Command::new("/bin/sh");
+    let write = "cat > \"$0\" && chmod 755 \"$0\"";
+    let mut writer = shell.args(["-c", write]).arg(path).stdin(Stdio::piped()).spawn()?;
+    if let Some(mut input) = writer.stdin.take() {
+        input.write_all(text.as_bytes())?;
+    }
+    if writer.wait()?.success() {
+        return Ok(());
+    }
+    Err(io::Error::other(format!("a shell could not write {}", path.display())))
+}
