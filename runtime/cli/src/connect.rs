@@ -102,9 +102,9 @@ pub(super) fn ended(result: Result<Exit, Stop>, terminal: &Terminal) -> Exit {
 pub(super) fn connect(args: &AddressArgs) -> Result<ApiClient, Stop> {
     let address = Address::of(args.address.as_deref(), args.data_dir.as_deref())?;
     let client = ApiClient::new(address, say_waiting);
-    Ok(match &args.namespace {
+    Ok(match args.namespace.as_deref() {
+        None | Some("") => client,
         Some(namespace) => client.within(namespace),
-        None => client,
     })
 }
 
@@ -118,7 +118,7 @@ fn say_waiting(text: &str, first: bool) {
 /// The agent to ask in place of one that is started for the command alone; none when none runs, or
 /// when another configuration is wanted than it has. That there is none is said.
 pub(super) async fn running(of: &AgentSource) -> Result<Option<ApiClient>, Stop> {
-    if of.address.is_some() {
+    if of.address.as_ref().is_some_and(|given| !given.is_empty()) {
         // It was named: without it there is nothing to show.
         return connect(&of.at()).map(Some);
     }

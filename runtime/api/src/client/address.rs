@@ -42,7 +42,8 @@ impl Address {
     /// # Errors
     /// When `address` is none of a unix socket, or nothing is named and there is no default.
     pub fn of(address: Option<&str>, data_dir: Option<&Path>) -> Result<Self, AddressError> {
-        if let Some(given) = address {
+        // An environment variable without a text says nothing.
+        if let Some(given) = address.filter(|given| !given.is_empty()) {
             return Self::parse(given);
         }
         let dir = data_dir.map(Path::to_owned).or_else(default_data_dir);
@@ -82,13 +83,14 @@ mod tests {
         assert_eq!(of(Some("/run/o.sock"), None), socket("/run/o.sock"));
         assert_eq!(of(Some("o.sock"), None), socket("o.sock"));
         assert_eq!(of(None, Some("/data")), socket("/data/ostler.sock"));
+        assert_eq!(of(Some(""), Some("/data")), socket("/data/ostler.sock"));
         let default = of(None, None).unwrap();
         assert!(default.ends_with("ostler/ostler.sock"), "{}", default.display());
     }
 
     #[test]
     fn other_addresses_are_refused_with_the_form_that_is_meant() {
-        for wrong in ["http://127.0.0.1:4646", "unix://", ""] {
+        for wrong in ["http://127.0.0.1:4646", "unix://"] {
             let error = of(Some(wrong), None).unwrap_err();
             assert!(error.contains("unix:///"), "{error}");
         }

@@ -33,8 +33,8 @@ pub(crate) struct AddressArgs {
     #[arg(long, value_name = "DIR", env = "OSTLER_DATA_DIR", hide_env_values = true)]
     pub data_dir: Option<PathBuf>,
 
-    /// The namespace of the job. Without it that of the job file, or the only one that has such a job;
-    /// lists show all
+    /// The namespace of what is named. Without it that of the job file, or the only one that has such a
+    /// job; of variables `default`; lists show all
     #[arg(long, value_name = "NAMESPACE", env = "OSTLER_NAMESPACE", hide_env_values = true)]
     pub namespace: Option<String>,
 }

@@ -9,10 +9,11 @@ use super::super::args::job::JobStatusArgs;
 use super::super::connect::{self, Stop, ago};
 use super::super::exit::Exit;
 use super::super::output::{self, section, table};
-use super::super::terminal::Terminal;
+use super::super::terminal::{Terminal, one_line};
 use ostler_api::client::{ApiClient, segment};
 use ostler_model::clock::Clock;
 use ostler_model::saved::JobOrigin;
+use ostler_model::shown::shown;
 use ostler_model::time::Timestamp;
 use ostler_wire::{Alloc, GroupSummary, Job, JobStub, JobSummary};
 
@@ -54,8 +55,17 @@ async fn list(client: &ApiClient, args: &JobStatusArgs, terminal: &Terminal) -> 
         return Ok(output::print_json(&jobs, terminal)?);
     }
     let jobs: Vec<JobStub> = client.get(&path).await?;
-    Ok(output::print(&list_text(&jobs, Clock::system().now(), terminal), terminal)?)
+    let text = match args.agent.namespace.as_deref() {
+        Some(namespace) if jobs.is_empty() && !namespace.is_empty() => {
+            format!("no jobs in namespace {}\n", one_line(namespace))
+        }
+        _ => list_text(&jobs, Clock::system().now(), terminal),
+    };
+    Ok(output::print(&text, terminal)?)
 }
+
+/// Longest text of what a job waits for in a list: the job's own status has all of it.
+const WAITS_FOR_BYTES_MAX: usize = 160;
 
 fn list_text(jobs: &[JobStub], now: Timestamp, terminal: &Terminal) -> String {
     if jobs.is_empty() {
@@ -75,7 +85,7 @@ fn list_text(jobs: &[JobStub], now: Timestamp, terminal: &Terminal) -> String {
             failed.to_string(),
             complete.to_string(),
             ago(job.submit_time, now),
-            job.status_description.to_string(),
+            shown(job.status_description.to_string(), WAITS_FOR_BYTES_MAX),
         ]
     });
     let header = [

@@ -302,6 +302,6 @@ fn operator(given: Given<String>, cx: &mut Context<'_>) -> Option<Operator> {
         return Some(*operator);
     }
     let instead = cx.sink.nearest(&text, OPERATORS.iter().map(|(name, _)| *name));
-    cx.sink.suggest(at, format!("{} is no operator of a constraint", shown(&text)), instead);
+    cx.sink.suggest(at, format!("{} is no operator", shown(&text)), instead);
     None
 }
