@@ -24,6 +24,7 @@ use ostler_benches::plugins::{host_services, load_within};
 use ostler_benches::report::{Report, bench};
 use ostler_guests::fixtures::{HOSTILE_DEVICE, HOSTILE_TASK};
 use ostler_model::clock::{Stopwatch, sleep};
+use ostler_model::cores::CoreSet;
 use ostler_model::grants::Grants;
 use ostler_model::ids::{AllocId, GroupName, JobId, RunId, TaskName};
 use ostler_model::json::JsonObject;
@@ -408,6 +409,7 @@ impl Arena {
             record_identity: Arc::new(|_| Box::pin(std::future::ready(Ok(())))),
             events: Arc::new(|_, _| {}),
             cpu_mhz: 100,
+            cores: CoreSet::new(),
             memory_bytes_max: 32 << 20,
             disk_bytes_max: 32 << 20,
             ports: vec![],

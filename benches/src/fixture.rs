@@ -228,6 +228,7 @@ fn allocation(number: u64) -> Allocation {
         desired: DesiredStatus::Run,
         ports: vec![port("http", 8080), port("metrics", 9102)],
         devices: BTreeMap::from([(task_name("server"), vec![gpu])]),
+        cores: BTreeMap::new(),
         modify_index: 4_000 + number,
         create_index: 1,
         job_version: 0,
@@ -345,6 +346,7 @@ fn server() -> Task {
     task.constraints = vec![rule("${attr.os.version}", Operator::Version, ">= 12, < 14")];
     task.resources = Resources {
         cpu_mhz: 2_000,
+        cores: None,
         memory_mb: 1_024,
         memory_max_mb: Some(2_048),
         secrets_mb: None,

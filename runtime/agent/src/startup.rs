@@ -47,12 +47,14 @@ use ostler_model::ports::{BoxFuture, ProcessIdentity, Workloads};
 use ostler_model::time::Timestamp;
 use ostler_network::AllocNetworks;
 use ostler_node::watch::Watcher;
-use ostler_node::{Node, NodeView, id, refresh};
+use ostler_node::{Node, NodeCores, NodeView, id, refresh};
 use ostler_plugin::PluginRuntime;
 use ostler_plugin::drivers::manager::DriverManager;
 use ostler_plugin::host::wasm_task::{WasmTaskHost, WasmTasks};
 use ostler_plugin::host::{HostServices, HostWorkloads};
-use ostler_process::{ProcessHost, ProcessOptions, Supervision, descriptors, identity, memory};
+use ostler_process::{
+    CgroupStatus, ProcessHost, ProcessOptions, Supervision, descriptors, identity, memory,
+};
 use ostler_recording::{RecordCalls, RecordingStore};
 use ostler_sandbox::{EngineKind, Sandbox, SandboxConfig};
 use ostler_state::durable;
@@ -116,6 +118,7 @@ pub(super) async fn begin(options: AgentOptions, open: OpenState) -> Result<Begu
     let node = Node::new(view);
     let board = catalogue::Board::new(node.clone());
     let services = host_services(&options, &data_dir, sandbox, &mut notices).await?;
+    node.update(|view| view.set_cores(cores(services.processes.cgroup_status())));
     let workloads: Arc<dyn Workloads> = Arc::new(HostWorkloads {
         processes: services.processes.clone(),
         wasm_tasks: services.wasm_tasks.clone(),
@@ -288,6 +291,16 @@ impl Begun {
         agent.follow_jobs_dir();
         Ok(())
     }
+}
+
+/// Cores that tasks may have for themselves.
+fn cores(cgroups: &CgroupStatus) -> NodeCores {
+    let ids = cgroups.cores.clone();
+    let missing = match &cgroups.unavailable {
+        Some(why) if ids.is_empty() => why.to_string(),
+        _ => String::new(),
+    };
+    NodeCores { ids, missing }
 }
 
 fn policy(config: GcConfig) -> GcPolicy {

@@ -116,8 +116,12 @@ pub fn allocation(alloc: &Value) -> Result<Allocation, AssignedError> {
     // Only a deployment asks whether it is healthy.
     let deployment = field(alloc, "DeploymentID").and_then(text).filter(|id| !id.is_empty());
     let job = job(wanted, deployment.is_some())?;
-    if job.group(&group).is_none() {
+    let Some(tasks) = job.group(&group).map(|group| &group.tasks) else {
         return Err(AssignedError::Group(group));
+    };
+    if let Some(task) = tasks.iter().find(|task| task.resources.cores.is_some()) {
+        let name = &task.name;
+        return Err(AssignedError::Job(format!("no server has assigned the cores of task {name}")));
     }
     let resources = field(alloc, "AllocatedResources");
     let desired = match text_of(alloc, "DesiredStatus")? {
@@ -141,6 +145,7 @@ pub fn allocation(alloc: &Value) -> Result<Allocation, AssignedError> {
         desired,
         ports: ports(resources)?,
         devices: devices(resources)?,
+        cores: BTreeMap::new(),
         modify_index: 0,
         create_index: 0,
         job_version: field(wanted, "Version")

@@ -10,6 +10,7 @@ use super::report::Findings;
 use super::settings::object;
 use super::{Subject, rules};
 use ostler_model::clock;
+use ostler_model::cores::CoreSet;
 use ostler_model::grants::answers::Answers;
 use ostler_model::ids::{AllocId, GroupName, JobId, RunId, TaskName};
 use ostler_model::json::JsonObject;
@@ -110,6 +111,7 @@ impl<'a> Scene<'a> {
             record_identity: Arc::new(|_| Box::pin(std::future::ready(Ok(())))),
             events: Arc::new(|_, _| {}),
             cpu_mhz: 100,
+            cores: CoreSet::new(),
             memory_bytes_max: 64 * MIB,
             disk_bytes_max: 64 * MIB,
             ports: vec![],

@@ -3,7 +3,7 @@
 //! ```text
 //!                       ┌ data center, constraints, drivers        (once per group)
 //! Job + NodeView ─ check┤
-//!                       └ memory, processor, devices, ports        (once per allocation)
+//!                       └ memory, processor, cores, devices, ports (once per allocation)
 //!                               │ every claim goes into a copy of the ledgers
 //!              any problem? ─ yes ─► copy dropped, Refusal with all problems of all groups
 //!                               │ no
@@ -13,6 +13,7 @@
 //! So a refused job changes nothing. An allocation that is over, or was read from the state file,
 //! comes in by [`Admission::release_alloc`] and [`Admission::adopt`]. Pure but for the port probe.
 
+mod cores;
 mod device_plan;
 mod distinct;
 mod instance;
@@ -37,6 +38,7 @@ use ostler_model::rng::Rng;
 use ostler_model::time::Timestamp;
 use ostler_node::{NodeResources, NodeView, constraint};
 
+use cores::CoreLedger;
 use distinct::{Live, Of};
 use instance::Instance;
 
@@ -64,10 +66,13 @@ pub struct Admission {
     /// Tasks of live allocations whose plugins were told that they ended.
     released: BTreeSet<InstanceHolder>,
     ports: PortLedger,
+    cores: CoreLedger,
     assigned: BTreeMap<AllocId, Assigned>,
     live: Live,
     /// The sum of those.
     total: NodeResources,
+    /// How many of those have a task without cores of its own.
+    sharing: usize,
 }
 
 /// What an allocation has of the node's totals, and whose it is.
@@ -75,6 +80,8 @@ pub struct Admission {
 struct Assigned {
     needs: NodeResources,
     of: Of,
+    /// A task of it has no cores of its own.
+    shares: bool,
 }
 
 /// Why an allocation read from the state file could not be entered.
@@ -102,6 +109,12 @@ pub enum AdoptError {
         /// Which device and who has it.
         #[source]
         source: ClaimError,
+    },
+    /// A core of it is somebody else's.
+    #[error("allocation {} cannot have its cores back: another has one of them", alloc.short())]
+    Cores {
+        /// The allocation.
+        alloc: AllocId,
     },
     /// A port of it is somebody else's.
     #[error("allocation {} cannot have its port back", alloc.short())]
@@ -199,8 +212,14 @@ impl Admission {
         // In place: a start restores all allocations of the node one after the other.
         let claimed = self.claim_again(allocation);
         match claimed {
-            Ok(()) => self.assign(alloc, &allocation.job, group),
-            Err(_) => drop(self.devices.release_alloc(alloc)),
+            Ok(()) => {
+                let mhz = |task: &Task| u64::from(allocation.cpu_mhz(task));
+                self.assign(alloc, &allocation.job, group, &mhz);
+            }
+            Err(_) => {
+                self.devices.release_alloc(alloc);
+                self.cores.release(alloc);
+            }
         }
         claimed
     }
@@ -212,6 +231,10 @@ impl Admission {
             let claimed = self.devices.claim(&holder, devices);
             claimed.map_err(|source| AdoptError::Device { alloc, source })?;
         }
+        let cores = allocation.cores.values().map(|assigned| &assigned.cores);
+        if !self.cores.claim(alloc, cores) {
+            return Err(AdoptError::Cores { alloc });
+        }
         let ports = self.ports.adopt(alloc, &allocation.ports);
         ports.map_err(|source| AdoptError::Port { alloc, source })
     }
@@ -221,21 +244,24 @@ impl Admission {
         self.devices.release_alloc(alloc);
         self.released.retain(|holder| holder.alloc != alloc);
         self.ports.release(alloc);
+        self.cores.release(alloc);
         self.unassign(alloc);
     }
 
-    fn assign(&mut self, alloc: AllocId, job: &Job, group: &TaskGroup) {
+    fn assign(&mut self, alloc: AllocId, job: &Job, group: &TaskGroup, mhz: &dyn Fn(&Task) -> u64) {
         self.unassign(alloc);
-        let needs = needs::of_group(group);
+        let (needs, shares) = (needs::of_group(group, mhz), cores::shares(group));
         let of = self.live.add(&job.id, &group.name);
-        self.assigned.insert(alloc, Assigned { needs, of });
+        self.assigned.insert(alloc, Assigned { needs, of, shares });
         self.total = needs::add(self.total, needs);
+        self.sharing = self.sharing.saturating_add(usize::from(shares));
     }
 
     fn unassign(&mut self, alloc: AllocId) {
-        if let Some(Assigned { needs, of }) = self.assigned.remove(&alloc) {
+        if let Some(Assigned { needs, of, shares }) = self.assigned.remove(&alloc) {
             self.live.remove(&of);
             self.total = needs::sub(self.total, needs);
+            self.sharing = self.sharing.saturating_sub(usize::from(shares));
         }
     }
 
@@ -306,7 +332,7 @@ fn group_problems(group: &TaskGroup, view: &NodeView) -> Vec<Problem> {
         }));
     }
     for task in &group.tasks {
-        problems.extend(driver_problem(task, view));
+        problems.extend(driver_problem(task, view).or_else(|| cores_problem(task, view)));
         let scope = RefusalScope::Task(task.name.clone());
         problems.extend(unmet(&task.constraints, &scope, view));
     }
@@ -342,6 +368,17 @@ fn unmet<'a>(
         .iter()
         .filter_map(|rule| constraint::evaluate(rule, &|name| view.lookup(name)).err())
         .map(|unmet| Problem::Constraint { scope: scope.clone(), unmet })
+}
+
+/// Why this node gives no cores to the task, however few are asked for.
+fn cores_problem(task: &Task, view: &NodeView) -> Option<Problem> {
+    task.resources.cores?;
+    let (name, driver) = (task.name.clone(), task.driver.clone());
+    if !view.drivers.get(&driver).is_some_and(|driver| driver.gives_cores) {
+        return Some(Problem::DriverGivesNoCores { task: name, driver });
+    }
+    let missing = view.cores.missing.clone();
+    (view.cores.ids.is_empty()).then_some(Problem::NoCores { task: name, reason: missing })
 }
 
 fn driver_problem(task: &Task, view: &NodeView) -> Option<Problem> {

@@ -17,7 +17,7 @@ use crate::decode::job::{JobKeys, REGION};
 use crate::decode::network::{DnsKeys, NetworkKeys, PortKeys, TaskNetworkKeys};
 use crate::decode::placement::ScalingKeys;
 use crate::decode::reschedule::RescheduleKeys;
-use crate::decode::resources::{DeviceKeys, ResourceKeys};
+use crate::decode::resources::{DeviceKeys, NumaKeys, ResourceKeys};
 use crate::decode::task::TaskKeys;
 use crate::decode::template;
 use crate::decode::volume::{VolumeKeys, VolumeMountKeys};
@@ -29,7 +29,7 @@ use ostler_model::job::{
     Affinity, Constraint, HealthPolicy, Job, JobKind, NetworkSpec, PortSpec, RestartPolicy,
     Service, Task, TaskGroup,
 };
-use ostler_model::resources::{DeviceRequest, Resources};
+use ostler_model::resources::{DeviceRequest, NumaAffinity, Resources};
 use ostler_model::rollout::{ReschedulePolicy, UpdatePolicy};
 
 /// The job as the object that stands at `Job` in a request to Nomad's API and that `/v1/job/ID`
@@ -218,12 +218,16 @@ fn reschedule(policy: ReschedulePolicy, job: JobKind) -> Option<RescheduleKeys> 
 
 fn resources(resources: &Resources) -> ResourceKeys {
     let of_task = resources.ports.as_slice();
+    let numa = resources.cores.map(|cores| cores.numa);
+    let numa = numa.filter(|affinity| *affinity != NumaAffinity::None);
     ResourceKeys {
         cpu: resources.cpu_mhz.into(),
+        cores: resources.cores.map(|cores| cores.count).into(),
         memory: resources.memory_mb.into(),
         memory_max: resources.memory_max_mb.into(),
         secrets: resources.secrets_mb.into(),
         devices: resources.devices.iter().map(device).collect(),
+        numa: numa.map(|affinity| NumaKeys { affinity: affinity.into(), ..NumaKeys::default() }),
         networks: (!of_task.is_empty()).then(|| network_of_task(of_task)).into_iter().collect(),
         ..ResourceKeys::default()
     }

@@ -145,6 +145,7 @@ fn resources() -> impl Strategy<Value = Resources> {
     (1..9_999_u32, 1..500_u32, prop::option::of(500..900_u32), secrets, devices).prop_map(
         |(cpu_mhz, memory_mb, memory_max_mb, secrets_mb, devices)| Resources {
             cpu_mhz,
+            cores: None,
             memory_mb,
             memory_max_mb,
             secrets_mb,

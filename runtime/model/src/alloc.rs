@@ -5,10 +5,11 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
+use super::cores::CoreSet;
 use super::held_once::HeldOnce;
 use super::ids::{AllocId, GroupName, TaskName};
-use super::job::{Job, TaskGroup};
-use super::resources::{AllocatedDevice, AllocatedPort};
+use super::job::{Job, Task, TaskGroup};
+use super::resources::{AllocatedCores, AllocatedDevice, AllocatedPort};
 use super::rollout::RescheduleEvent;
 use super::saved::{DeploymentStatus, NetworkStatus};
 use super::task::TaskState;
@@ -47,6 +48,8 @@ pub struct Allocation {
     pub ports: Vec<AllocatedPort>,
     /// Devices assigned to its tasks.
     pub devices: BTreeMap<TaskName, Vec<AllocatedDevice>>,
+    /// Cores assigned to those of its tasks that asked for some.
+    pub cores: BTreeMap<TaskName, AllocatedCores>,
     /// Grows with each update; a lower one is stale.
     pub modify_index: u64,
     /// Index when it was placed.
@@ -79,6 +82,18 @@ impl Allocation {
     #[must_use]
     pub fn deployment_id(&self) -> Option<&str> {
         self.deployment.as_ref().map(|deployment| &*deployment.id)
+    }
+
+    /// MHz of processor time that a task of it has: what it asked for, or what its cores are.
+    #[must_use]
+    pub fn cpu_mhz(&self, task: &Task) -> u32 {
+        self.cores.get(&task.name).map_or(task.resources.cpu_mhz, |cores| cores.cpu_mhz)
+    }
+
+    /// Cores that are a task's own; none where it shares those that are nobody's.
+    #[must_use]
+    pub fn cores_of(&self, task: &TaskName) -> CoreSet {
+        self.cores.get(task).map(|assigned| assigned.cores.clone()).unwrap_or_default()
     }
 
     /// The task group this is an instance of.

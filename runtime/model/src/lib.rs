@@ -14,6 +14,7 @@ pub mod attribute;
 pub mod causes;
 pub mod clock;
 pub mod config;
+pub mod cores;
 pub mod device;
 pub mod digest;
 pub mod endpoint;

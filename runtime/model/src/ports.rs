@@ -16,6 +16,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::cores::CoreSet;
 use crate::device::{DeviceNode, Mount, Reservation};
 use crate::ids::{AllocId, GroupName, JobId, PluginName, RunId, TaskName};
 use crate::json::JsonObject;
@@ -256,6 +257,8 @@ pub struct TaskContext {
     pub events: DriverEventSink,
     /// MHz reserved.
     pub cpu_mhz: u32,
+    /// Cores that are its own: it runs on no other, and nobody else on them. None: it shares.
+    pub cores: CoreSet,
     /// Largest memory in bytes.
     pub memory_bytes_max: u64,
     /// Bytes one start may add to its directories, as far as the host sees it write: what the

@@ -2,14 +2,17 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::cores::CoreSet;
 use super::ids::TaskName;
 use super::job::{Affinity, Constraint, PortSpec};
 
 /// What a task asks for.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Resources {
-    /// MHz of processor time; Nomad's default is 100.
+    /// MHz of processor time; Nomad's default is 100. Of no meaning beside `cores`.
     pub cpu_mhz: u32,
+    /// Whole cores, of which each is its own alone, instead of `cpu_mhz`.
+    pub cores: Option<CoreRequest>,
     /// MiB reserved; Nomad's default is 300.
     pub memory_mb: u32,
     /// MiB the task may grow to; absent: `memory_mb`.
@@ -26,6 +29,7 @@ impl Default for Resources {
     fn default() -> Self {
         Self {
             cpu_mhz: 100,
+            cores: None,
             memory_mb: 300,
             memory_max_mb: None,
             secrets_mb: None,
@@ -42,6 +46,37 @@ impl Resources {
         let mb = self.memory_max_mb.unwrap_or(0).max(self.memory_mb);
         u64::from(mb) * crate::limits::MIB
     }
+}
+
+/// Cores that a task asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CoreRequest {
+    /// How many; at least 1.
+    pub count: u32,
+    /// Whether all are of one NUMA node.
+    pub numa: NumaAffinity,
+}
+
+/// How much it matters that what a task gets belongs to one NUMA node. Texts as Nomad's.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum NumaAffinity {
+    /// Not at all.
+    #[default]
+    None,
+    /// One node is tried first.
+    Prefer,
+    /// One node, or the job is refused.
+    Require,
+}
+
+/// Cores assigned to a task.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AllocatedCores {
+    /// Which. Nobody else has one of them.
+    pub cores: CoreSet,
+    /// MHz that they are together.
+    pub cpu_mhz: u32,
 }
 
 /// A `device` block.

@@ -25,4 +25,4 @@ pub mod watch;
 
 pub use id::{NodeId, NodeIdError, keep_standing, node_secret, standing};
 pub use publish::{Node, NodeChanges};
-pub use view::{DriverView, HostNetworkView, NodeResources, NodeView};
+pub use view::{DriverView, HostNetworkView, NodeCores, NodeResources, NodeView};

@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 use super::fingerprint::Facts;
 use super::id::NodeId;
 use ostler_model::attribute::{Attribute, Scalar};
+use ostler_model::cores::CoreSet;
 use ostler_model::device::{DeviceGroup, Health, HealthState};
 use ostler_model::ids::PluginName;
 use ostler_model::volume::HostVolume;
@@ -32,6 +33,18 @@ pub struct DriverView {
     pub attributes: BTreeMap<String, Attribute>,
     /// What it can do, for people.
     pub capabilities: String,
+    /// Its tasks can have cores of their own: they are processes of their own.
+    #[serde(default)]
+    pub gives_cores: bool,
+}
+
+/// Cores that tasks may have for themselves.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NodeCores {
+    /// Which.
+    pub ids: CoreSet,
+    /// Where there are none: why.
+    pub missing: String,
 }
 
 /// A `host_network` of the configuration, as it is on this node.
@@ -76,6 +89,9 @@ pub struct NodeView {
     pub host_networks: BTreeMap<String, HostNetworkView>,
     /// Totals.
     pub resources: NodeResources,
+    /// Cores of those that can be reserved.
+    #[serde(default)]
+    pub cores: NodeCores,
     /// Loaded drivers.
     pub drivers: BTreeMap<PluginName, DriverView>,
     /// Loaded device plugins, and whether their last fingerprint succeeded.
@@ -104,6 +120,7 @@ impl NodeView {
             host_volumes: BTreeMap::new(),
             host_networks: BTreeMap::new(),
             resources: NodeResources::default(),
+            cores: NodeCores::default(),
             drivers: BTreeMap::new(),
             device_plugins: BTreeMap::new(),
             devices: Vec::new(),
@@ -133,6 +150,43 @@ impl NodeView {
             memory_mb: number("memory.totalbytes") / ostler_model::limits::MIB,
         };
         self.attributes = facts;
+        self.tell_cores();
+    }
+
+    /// Take what was found out of cores that can be reserved.
+    pub fn set_cores(&mut self, cores: NodeCores) {
+        self.cores = cores;
+        self.tell_cores();
+    }
+
+    /// `cpu.reservablecores`, where there are some.
+    fn tell_cores(&mut self) {
+        const NAME: &str = "cpu.reservablecores";
+        match i64::try_from(self.cores.ids.len()) {
+            Ok(0) | Err(_) => self.attributes.remove(NAME),
+            Ok(count) => self.attributes.insert(NAME.to_owned(), Attribute::from(count)),
+        };
+    }
+
+    /// MHz of so many cores: their share of the total, rounded up, so that all of them are all of it.
+    #[must_use]
+    pub fn mhz_of_cores(&self, count: u32) -> u64 {
+        let cores = match self.attributes.get("cpu.numcores").map(|found| &found.value) {
+            Some(Scalar::Int(cores)) => u64::try_from(*cores).unwrap_or(0).max(1),
+            _ => u64::try_from(self.cores.ids.len()).unwrap_or(0).max(1),
+        };
+        self.resources.cpu_mhz.saturating_mul(count.into()).div_ceil(cores)
+    }
+
+    /// The cores of each NUMA node; one node with all where the kernel tells of none.
+    #[must_use]
+    pub fn numa_nodes(&self) -> Vec<CoreSet> {
+        let nodes = self.attributes.iter().filter_map(|(name, cores)| {
+            let number = name.strip_prefix("numa.node")?.strip_suffix(".cores")?;
+            number.parse::<u32>().ok().and_then(|_| cores.to_string().parse().ok())
+        });
+        let nodes: Vec<CoreSet> = nodes.collect();
+        if nodes.is_empty() { vec![self.cores.ids.clone()] } else { nodes }
     }
 
     /// What `${target}` stands for on this node: `attr.…`, `meta.…`, `node.unique.id`,

@@ -91,6 +91,12 @@ impl DriverPlugin {
         asks.iter().all(|(ask, _)| ask.harmless() || held.contains(ask))
     }
 
+    /// May its tasks be processes?
+    #[must_use]
+    pub fn starts_processes(&self) -> bool {
+        self.manifest.asks().iter().any(|(ask, _)| *ask == Authority::Process)
+    }
+
     /// Write its last calls to a file. `None`: nothing is recorded of it.
     ///
     /// # Errors

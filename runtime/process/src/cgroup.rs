@@ -3,6 +3,7 @@
 //! ```text
 //! <unified mount>/<own cgroup>/ostler/<leaf>     memory.max cpu.weight pids.max cgroup.kill memory.events
 //!                              ▲ cgroup.subtree_control: +memory +cpu +pids, where delegated
+//! …/ostler/share/<leaf>                          where cpuset is delegated too: see [`cores`]
 //! ```
 //! A process is forked into its cgroup, which is made before it: moving it there later waits until
 //! every processor passed a quiet state (15 ms and more), because the kernel locks out all forks.
@@ -14,6 +15,8 @@
 //! is no fallback by resource limits: `RLIMIT_AS` counts address space, and would break programs
 //! that reserve more than they use. Version 1 hierarchies are not used.
 
+pub(crate) mod cores;
+
 use std::fs;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -24,6 +27,7 @@ use rustix::fs::{Mode, OFlags, fstatfs};
 use rustix::process::Pid;
 
 use super::{identity, reap};
+use ostler_model::cores::CoreSet;
 use ostler_model::ports::ProcessIdentity;
 
 /// `statfs` type of a version 2 hierarchy.
@@ -49,13 +53,13 @@ pub enum Unavailable {
     },
     /// No limit can be set: the controllers do not reach the agent's cgroup.
     #[error(
-        "controllers {missing} are not delegated to cgroup {path}: {reason}; tasks run without these limits",
+        "controllers {missing} are not delegated to cgroup {path}: {reason}",
         path = path.display()
     )]
     NotDelegated {
         /// The directory.
         path: PathBuf,
-        /// Some of `memory`, `cpu`, `pids`.
+        /// Some of `memory`, `cpu`, `pids`, `cpuset`.
         missing: String,
         /// What the kernel said.
         reason: String,
@@ -73,13 +77,29 @@ pub struct CgroupStatus {
     pub cpu: bool,
     /// `pids.max` is set.
     pub pids: bool,
+    /// Cores that tasks may have for themselves; none where `cpuset.cpus` cannot be set.
+    pub cores: CoreSet,
     /// What is missing and why.
     pub unavailable: Option<Unavailable>,
 }
 
 impl CgroupStatus {
     const fn none(why: Unavailable) -> Self {
-        Self { parent: None, memory: false, cpu: false, pids: false, unavailable: Some(why) }
+        Self {
+            parent: None,
+            memory: false,
+            cpu: false,
+            pids: false,
+            cores: CoreSet::new(),
+            unavailable: Some(why),
+        }
+    }
+
+    /// Where the cgroups of processes are that have cores for themselves, or of all others.
+    pub(crate) fn home(&self, own_cores: bool) -> Option<PathBuf> {
+        let parent = self.parent.as_ref()?;
+        let shared = !own_cores && !self.cores.is_empty();
+        Some(if shared { parent.join(cores::SHARE) } else { parent.clone() })
     }
 }
 
@@ -110,10 +130,20 @@ pub fn prepare(parent: Option<&Path>) -> CgroupStatus {
     }
     sweep(&parent);
     let [memory, cpu, pids] = ["memory", "cpu", "pids"].map(|name| enable(&parent, name));
-    let missing: Vec<_> = [("memory", &memory), ("cpu", &cpu), ("pids", &pids)]
+    let inside: Vec<_> = [("memory", &memory), ("cpu", &cpu), ("pids", &pids)]
         .into_iter()
-        .filter_map(|(name, enabled)| enabled.as_ref().err().map(|reason| (name, reason)))
+        .filter_map(|(name, enabled)| enabled.is_ok().then_some(name))
         .collect();
+    let cores = cores::prepare(&parent, &inside);
+    let cpuset = match &cores {
+        Ok(_) => Ok(()),
+        Err(error) => Err(io::Error::other(error.to_string())),
+    };
+    let missing: Vec<_> =
+        [("memory", &memory), ("cpu", &cpu), ("pids", &pids), ("cpuset", &cpuset)]
+            .into_iter()
+            .filter_map(|(name, enabled)| enabled.as_ref().err().map(|reason| (name, reason)))
+            .collect();
     let unavailable = missing.first().map(|(_, reason)| Unavailable::NotDelegated {
         path: parent.clone(),
         missing: missing.iter().map(|(name, _)| *name).collect::<Vec<_>>().join(", "),
@@ -123,6 +153,7 @@ pub fn prepare(parent: Option<&Path>) -> CgroupStatus {
         memory: memory.is_ok(),
         cpu: cpu.is_ok(),
         pids: pids.is_ok(),
+        cores: cores.unwrap_or_default(),
         parent: Some(parent),
         unavailable,
     }
@@ -208,10 +239,12 @@ pub fn weight_of_mhz(cpu_mhz: u32) -> u32 {
 }
 
 /// What a process may use, as far as this node can hold it to that.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct Limits {
     /// MHz reserved; 0 for no share.
     pub cpu_mhz: u32,
+    /// Cores that it has for itself; none: it shares those that are nobody's.
+    pub cores: CoreSet,
     /// Largest memory; 0 for no limit.
     pub memory_bytes: u64,
     /// Processes and threads.
@@ -229,9 +262,15 @@ impl Leaf {
     /// where there are no cgroups.
     ///
     /// # Errors
-    /// When the directory or a limit cannot be written; nothing is left then.
+    /// When the directory or a limit cannot be written, or cores cannot be given; nothing is left then.
     pub fn create(status: &CgroupStatus, run: &str, limits: &Limits) -> io::Result<Option<Self>> {
-        let Some(parent) = &status.parent else {
+        let own_cores = !limits.cores.is_empty();
+        if own_cores && !status.cores.contains_all(&limits.cores) {
+            let (wanted, all) = (&limits.cores, &status.cores);
+            let text = format!("cores {wanted} are not among those that can be given: {all}");
+            return Err(io::Error::other(text));
+        }
+        let Some(parent) = status.home(own_cores) else {
             return Ok(None);
         };
         let maker = identity::read(std::process::id())?;
@@ -250,6 +289,10 @@ impl Leaf {
             }
             if let (true, Some(most)) = (status.pids, limits.processes) {
                 leaf.write("pids.max", &most.to_string())?;
+            }
+            if own_cores {
+                leaf.write(cores::CPUS, &limits.cores.to_string())?;
+                cores::share_rest(&parent)?;
             }
             Ok(())
         };
@@ -304,16 +347,25 @@ impl Leaf {
     /// Remove the directory; `false` while something is inside.
     pub fn remove(&self) -> bool {
         match fs::remove_dir(&self.path) {
-            Ok(()) => true,
+            Ok(()) => {
+                if let Some(parent) = self.path.parent() {
+                    cores::given_back(parent);
+                }
+                true
+            }
             Err(error) => error.kind() == io::ErrorKind::NotFound,
         }
     }
 
     fn write(&self, file: &str, text: &str) -> io::Result<()> {
-        // Not `fs::write`: a cgroup file is never created.
-        use std::io::Write as _;
-        fs::OpenOptions::new().write(true).open(self.path.join(file))?.write_all(text.as_bytes())
+        write(&self.path.join(file), text)
     }
+}
+
+/// Write to a file of a cgroup. Not `fs::write`: such a file is never created.
+fn write(path: &Path, text: &str) -> io::Result<()> {
+    use std::io::Write as _;
+    fs::OpenOptions::new().write(true).truncate(true).open(path)?.write_all(text.as_bytes())
 }
 
 /// The cgroup of a process that goes on without the agent ([`super::detached`]), made before it.
@@ -337,6 +389,7 @@ impl WorkerCgroup {
     ) -> io::Result<Option<Self>> {
         let limits = Limits {
             cpu_mhz: 0,
+            cores: CoreSet::new(),
             memory_bytes: memory_bytes.unwrap_or(0),
             processes: Some(threads_max),
         };
@@ -351,7 +404,7 @@ impl WorkerCgroup {
     /// That of a process an earlier agent started: named by the kernel and looked for below the parent
     /// of all, so no word of the process counts.
     pub(super) fn of(status: &CgroupStatus, pid: u32) -> io::Result<Option<Self>> {
-        let Some(parent) = &status.parent else { return Ok(None) };
+        let Some(parent) = status.home(false) else { return Ok(None) };
         let own = own_cgroup(&fs::read_to_string(format!("/proc/{pid}/cgroup"))?);
         let Some(name) = own.as_deref().map(Path::new).and_then(Path::file_name) else {
             return Ok(None);
@@ -429,86 +482,4 @@ fn counts(text: &str, key: &str) -> bool {
 }
 
 #[cfg(test)]
-#[allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_unified_mount_is_found_on_pure_and_on_hybrid_machines() {
-        let pure = "25 30 0:22 / /sys/fs/cgroup rw,nosuid - cgroup2 cgroup2 rw\n";
-        assert_eq!(unified_mount(pure), Some(PathBuf::from("/sys/fs/cgroup")));
-        let hybrid = "25 30 0:22 / /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory\n\
-                      26 30 0:23 / /sys/fs/cgroup/unified rw shared:4 - cgroup2 cgroup2 rw\n";
-        assert_eq!(unified_mount(hybrid), Some(PathBuf::from("/sys/fs/cgroup/unified")));
-        assert_eq!(unified_mount("25 30 0:22 / / rw - ext4 /dev/sda rw\n"), None);
-    }
-
-    #[test]
-    fn the_own_cgroup_is_the_version_two_line() {
-        assert_eq!(own_cgroup("4:memory:/x\n0::/a/b\n"), Some("/a/b".to_owned()));
-        assert_eq!(own_cgroup("4:memory:/x\n"), None);
-    }
-
-    #[test]
-    fn weights_keep_the_ratio_of_the_reservations_within_the_kernels_bounds() {
-        assert_eq!(weight_of_mhz(1_000), 100);
-        assert_eq!(weight_of_mhz(2_000), 200);
-        assert_eq!(weight_of_mhz(0), 1);
-        assert_eq!(weight_of_mhz(u32::MAX), CPU_WEIGHT_MAX);
-    }
-
-    #[test]
-    fn a_worker_is_weighed_anew_when_the_kernel_would_see_a_difference() {
-        let dir = tempfile::tempdir().unwrap();
-        let file = dir.path().join("cpu.weight");
-        let weighed = || fs::read_to_string(&file).unwrap();
-        let status = CgroupStatus { cpu: true, ..CgroupStatus::none(Unavailable::NotMounted) };
-        let worker = WorkerCgroup::new(Leaf { path: dir.path().to_owned() }, &status);
-        fs::write(&file, "").unwrap();
-        worker.weigh(1_500).unwrap();
-        assert_eq!(weighed(), "150");
-        fs::remove_file(&file).unwrap();
-        worker.weigh(1_509).unwrap();
-        worker.weigh(2_000).unwrap_err();
-        fs::write(&file, "").unwrap();
-        worker.weigh(2_000).unwrap();
-        assert_eq!(weighed(), "200");
-        let status = CgroupStatus { cpu: false, ..status };
-        WorkerCgroup::new(Leaf { path: "/nowhere".into() }, &status).weigh(1).unwrap();
-    }
-
-    #[test]
-    fn a_counter_counts_only_under_its_own_name() {
-        assert!(counts("oom 3\noom_kill 1\n", "oom_kill"));
-        assert!(!counts("oom 3\noom_kill 0\noom_group_kill 1\n", "oom_kill"));
-    }
-
-    #[test]
-    fn cgroups_of_dead_makers_are_swept_and_those_of_living_ones_stay() {
-        let dir = tempfile::tempdir().unwrap();
-        let me = identity::read(std::process::id()).unwrap();
-        let before = ProcessIdentity { start_ticks: me.start_ticks + 1, ..me.clone() };
-        let (mine, dead) = (leaf_name("a/t/1", &me), leaf_name(&"ä/".repeat(200), &before));
-        assert!(dead.len() < 255);
-        assert_ne!(mine, leaf_name("a/t/1", &me), "one run may have several processes");
-        for name in [mine.as_str(), dead.as_str(), "someone else's", "x-1"] {
-            fs::create_dir(dir.path().join(name)).unwrap();
-        }
-        sweep(dir.path());
-        assert!(dir.path().join(mine).exists() && !dir.path().join(dead).exists());
-        assert!(dir.path().join("someone else's").exists() && dir.path().join("x-1").exists());
-    }
-
-    #[test]
-    fn a_directory_that_is_no_cgroup_gives_a_reason_and_no_cgroups() {
-        let dir = tempfile::tempdir().unwrap();
-        let status = prepare(Some(&dir.path().join("tasks")));
-        assert_eq!(status, CgroupStatus::none(Unavailable::NotMounted));
-        assert!(!dir.path().join("tasks").exists());
-        assert!(
-            Leaf::create(&status, "x", &Limits { cpu_mhz: 100, ..Limits::default() })
-                .unwrap()
-                .is_none()
-        );
-    }
-}
+mod tests;

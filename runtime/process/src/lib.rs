@@ -66,6 +66,7 @@ use self::netns::TaskNetwork;
 use self::supervise::Line;
 use self::supervise::record::Records;
 use ostler_model::clock::{self, Clock};
+use ostler_model::cores::CoreSet;
 use ostler_model::ids::RunId;
 use ostler_model::limits::EXEC_SESSIONS_MAX;
 pub use ostler_model::limits::WORKLOADS_PER_RUN_MAX;
@@ -139,6 +140,9 @@ pub struct ProcessSpec {
     pub record_identity: IdentityRecorder,
     /// MHz reserved; 0 for no share. Only where cgroups allow it.
     pub cpu_mhz: u32,
+    /// Cores that it has for itself; none: it shares those that are nobody's. An error where cgroups do
+    /// not allow it.
+    pub cores: CoreSet,
     /// Largest memory, bytes; 0 for no limit. Only where cgroups allow it.
     pub memory_bytes_max: u64,
 }
@@ -253,7 +257,7 @@ impl ProcessHost {
     pub fn new(options: ProcessOptions) -> Result<Self, ProcessError> {
         let cgroups = cgroup::prepare(options.cgroup_parent.as_deref());
         if let Some(why) = &cgroups.unavailable {
-            tracing::info!(reason = %why, "cgroups are not fully available for native tasks");
+            tracing::info!(reason = %why, "cgroups are not fully available: native tasks run without what is missing");
         }
         let supervision = options.supervision.map(|Supervision { program, records }| {
             Records::open(&records).map(|records| (program, records))

@@ -96,7 +96,12 @@ async fn prepare(host: &ProcessHost, spec: &ProcessSpec) -> Result<Prepared, Pro
         let leaf = Leaf::create(
             &cgroups,
             spec.run_id.as_str(),
-            &Limits { cpu_mhz: spec.cpu_mhz, memory_bytes: spec.memory_bytes_max, processes: most },
+            &Limits {
+                cpu_mhz: spec.cpu_mhz,
+                cores: spec.cores,
+                memory_bytes: spec.memory_bytes_max,
+                processes: most,
+            },
         )
         .map_err(|source| ProcessError::system("making the cgroup of a task", source))?;
         let WhatToRun { texts, ids, program, setup } = what;

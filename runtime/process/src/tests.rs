@@ -11,6 +11,7 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::*;
+use ostler_model::cores::CoreSet;
 use ostler_model::ids::{AllocId, TaskName};
 use ostler_model::ports::SinkFiles;
 use ostler_testing::programs::write_script;
@@ -198,6 +199,7 @@ fn sh(script: &str) -> Case {
         stderr: Arc::clone(&stderr) as Arc<dyn ByteSink>,
         record_identity: recorded(),
         cpu_mhz: 100,
+        cores: CoreSet::new(),
         memory_bytes_max: 64 * ostler_model::limits::MIB,
     };
     Case { spec, stdout, stderr }

@@ -33,7 +33,9 @@ use ostler_model::job::{
     Operator, PortSpec, RestartPolicy, Task, TaskGroup,
 };
 use ostler_model::json::JsonObject;
-use ostler_model::resources::{AllocatedDevice, AllocatedPort, DeviceRequest, Resources};
+use ostler_model::resources::{
+    AllocatedCores, AllocatedDevice, AllocatedPort, DeviceRequest, Resources,
+};
 use ostler_model::time::Timestamp;
 
 /// The content of a new, empty state file.
@@ -172,6 +174,10 @@ fn allocation(id: AllocId) -> Allocation {
         name: "example.cache[0]".to_owned(),
         job: Arc::new(job),
         group,
+        cores: BTreeMap::from([(
+            task("web"),
+            AllocatedCores { cores: "0-1,3".parse().unwrap(), cpu_mhz: 7_500 },
+        )]),
         index: 0,
         created_at: Timestamp::from_nanos(1_700_000_000_000_000_001),
         desired: DesiredStatus::Run,

@@ -171,6 +171,7 @@ pub fn allocation(kind: JobKind, tasks: Vec<Task>, rng: &Rng) -> Result<Allocati
         desired: DesiredStatus::Run,
         ports: Vec::new(),
         devices: BTreeMap::new(),
+        cores: BTreeMap::new(),
         modify_index: 1,
         create_index: 1,
         job_version: 0,

@@ -241,5 +241,5 @@ async fn nomads_node_has_the_devices_with_health_and_place() {
     let first = cards["Instances"].as_array().unwrap().iter().find(|one| one["ID"] == FIRST);
     let first = first.unwrap();
     assert_eq!((&first["Healthy"], &first["Locality"]["PciBusID"]), (&json!(true), &json!(FIRST)));
-    assert!(node["Attributes"]["cpu.reservablecores"].is_string(), "{}", node["Attributes"]);
+    assert!(node["Attributes"]["cpu.usablecompute"].is_string(), "{}", node["Attributes"]);
 }

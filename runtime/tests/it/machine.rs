@@ -9,6 +9,7 @@
 //! `.ci/machine` fetches what it needs (Debian packages); elsewhere the tests say that they are skipped.
 //! `OSTLER_SOAK=1 cargo test -p ostler --test it machine` cuts the power 50 times instead of twice.
 
+mod cores;
 mod isolation;
 mod jobs;
 mod power;

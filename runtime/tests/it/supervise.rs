@@ -4,6 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use ostler_model::clock::Clock;
+use ostler_model::cores::CoreSet;
 use ostler_model::ids::{AllocId, RunId, TaskName};
 use ostler_model::ports::{Adoption, ByteSink, SinkFiles};
 use ostler_process::{ProcessHost, ProcessOptions, ProcessSpec, Supervision};
@@ -58,6 +59,7 @@ fn spec(dir: &Path, number: u32) -> ProcessSpec {
         stderr: sink,
         record_identity: Arc::new(|_| Box::pin(async { Ok(()) })),
         cpu_mhz: 0,
+        cores: CoreSet::new(),
         memory_bytes_max: 0,
     }
 }

@@ -36,11 +36,20 @@ pub struct TaskResources<'a> {
 }
 
 /// Processor.
-#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct Cpu {
     /// MHz.
     pub cpu_shares: u64,
+    /// Of a node that can reserve cores: all of its.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub total_cpu_cores: Option<u64>,
+    /// Of a node: which it can reserve.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub reservable_cpu_cores: Vec<u32>,
+    /// Of a task: which it has for itself.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub reserved_cores: Vec<u32>,
 }
 
 /// Memory.

@@ -9,6 +9,7 @@ use super::protocol::{
     Code, Dir, OrderLimits, OrderMount, Port, StartOrder, Stdin, StreamFiles, TaskExit,
 };
 use ostler_logs::task_sink;
+use ostler_model::cores::CoreSet;
 use ostler_model::device;
 use ostler_model::digest::Digest;
 use ostler_model::ids::{AllocId, GroupName, JobId, RunId, TaskName};
@@ -175,6 +176,7 @@ pub(crate) fn received(
         }),
         events,
         cpu_mhz: order.cpu_mhz,
+        cores: CoreSet::new(),
         memory_bytes_max: order.limits.memory_bytes,
         disk_bytes_max: order.limits.disk_bytes,
         ports: ports.collect(),

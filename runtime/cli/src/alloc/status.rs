@@ -14,12 +14,14 @@ use super::super::stat_values;
 use super::super::terminal::{Terminal, one_line};
 use ostler_api::client::ApiClient;
 use ostler_model::clock::Clock;
+use ostler_model::cores::CoreSet;
 use ostler_model::ids::AllocId;
 use ostler_model::limits::MIB;
 use ostler_model::task::TaskStatus;
 use ostler_model::time::Timestamp;
 use ostler_wire::{
-    Alloc, AllocUsage, CheckStatus, Lifecycle, PortMapping, ResourceUsage, TaskResources, TaskState,
+    Alloc, AllocUsage, CheckStatus, Cpu, Lifecycle, PortMapping, ResourceUsage, TaskResources,
+    TaskState,
 };
 
 /// How times and ids are shown.
@@ -199,6 +201,16 @@ fn ports(alloc: &Alloc, style: Style) -> String {
     section("ports", &ports, &style.terminal)
 }
 
+/// What a task has of the processor.
+fn processor(cpu: &Cpu) -> String {
+    let cores: CoreSet = cpu.reserved_cores.iter().copied().collect();
+    match cores.len() {
+        0 => format!("{} MHz", cpu.cpu_shares),
+        1 => format!("core {cores}"),
+        _ => format!("cores {cores}"),
+    }
+}
+
 fn tasks(alloc: &Alloc, style: Style) -> String {
     if alloc.task_states.is_empty() {
         return section("tasks", "none yet\n", &style.terminal);
@@ -213,7 +225,7 @@ fn tasks(alloc: &Alloc, style: Style) -> String {
             moment(state.started_at.as_deref()),
             moment(state.finished_at.as_deref()),
             moment(state.last_restart.as_deref()),
-            given.map(|given| format!("{} MHz", given.cpu.cpu_shares)).unwrap_or_default(),
+            given.map(|given| processor(&given.cpu)).unwrap_or_default(),
             given.map(|given| format!("{} MiB", given.memory.mib)).unwrap_or_default(),
         ]
     });

@@ -3,14 +3,15 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use super::{Admission, Placing, Problem, Resource, needs};
+use super::{Admission, Placing, Problem, Resource, cores, needs};
 use crate::ports::PortRules;
 use ostler_device::ledger::InstanceHolder;
 use ostler_device::matching::{self, TaskRequest};
 use ostler_model::alloc::{Allocation, DesiredStatus};
+use ostler_model::cores::CoreSet;
 use ostler_model::ids::{AllocId, TaskName};
-use ostler_model::job::{Job, TaskGroup};
-use ostler_model::resources::{AllocatedDevice, AllocatedPort};
+use ostler_model::job::{Job, Task, TaskGroup};
+use ostler_model::resources::{AllocatedCores, AllocatedDevice, AllocatedPort};
 use ostler_node::NodeView;
 
 /// One allocation in the making.
@@ -33,6 +34,7 @@ impl Instance<'_> {
     ) -> Allocation {
         self.problems.extend(next.live.problems(self.job, self.group, self.index));
         self.claim_resources(next, view);
+        let cores = self.claim_cores(next, view);
         let devices = self.claim_devices(next, view, placing);
         let ports = self.claim_ports(next, view, placing, reserved);
         Allocation {
@@ -45,6 +47,7 @@ impl Instance<'_> {
             desired: DesiredStatus::Run,
             ports,
             devices,
+            cores,
             modify_index: 1,
             create_index: 1,
             job_version: 0,
@@ -56,7 +59,11 @@ impl Instance<'_> {
     }
 
     fn claim_resources(&mut self, next: &mut Admission, view: &NodeView) {
-        let wanted = needs::of_group(self.group);
+        let mhz = |task: &Task| match task.resources.cores {
+            Some(cores) => view.mhz_of_cores(cores.count),
+            None => task.resources.cpu_mhz.into(),
+        };
+        let wanted = needs::of_group(self.group, &mhz);
         let assigned = next.assigned();
         let totals = [
             (Resource::Cpu, wanted.cpu_mhz, assigned.cpu_mhz, view.resources.cpu_mhz),
@@ -75,7 +82,36 @@ impl Instance<'_> {
                 });
             }
         }
-        next.assign(self.id, self.job, self.group);
+        next.assign(self.id, self.job, self.group, &mhz);
+    }
+
+    fn claim_cores(
+        &mut self,
+        next: &mut Admission,
+        view: &NodeView,
+    ) -> BTreeMap<TaskName, AllocatedCores> {
+        let (index, total) = (self.index, &view.cores.ids);
+        let free = total.without(&next.cores.held());
+        let chosen = match cores::choose(self.group, &free, &view.numa_nodes()) {
+            Ok(chosen) => chosen,
+            // That it can give none is said once for the group.
+            Err(_) if total.is_empty() => return BTreeMap::new(),
+            Err(short) => {
+                self.problems.push(cores::problem(index, short, total));
+                return BTreeMap::new();
+            }
+        };
+        next.cores.claim(self.id, chosen.values());
+        let held = next.cores.held();
+        if next.sharing > 0 && !held.is_empty() && held.contains_all(total) {
+            self.problems.push(Problem::NoSharedCore { index, total: total.clone() });
+        }
+        let assigned = |(task, cores): (TaskName, CoreSet)| {
+            let mhz = u32::try_from(cores.len()).map(|count| view.mhz_of_cores(count));
+            let cpu_mhz = mhz.ok().and_then(|mhz| mhz.try_into().ok()).unwrap_or(u32::MAX);
+            (task, AllocatedCores { cores, cpu_mhz })
+        };
+        chosen.into_iter().map(assigned).collect()
     }
 
     fn claim_devices(

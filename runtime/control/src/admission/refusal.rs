@@ -8,6 +8,7 @@ use serde::Serialize;
 use crate::ports::PortError;
 use ostler_device::ledger::ClaimError;
 use ostler_device::matching::NoDevice;
+use ostler_model::cores::CoreSet;
 use ostler_model::device::{Health, HealthState};
 use ostler_model::ids::{AllocId, GroupName, JobId, PluginName, TaskName};
 use ostler_model::volume::NoVolume;
@@ -244,6 +245,60 @@ pub enum Problem {
         assigned: u64,
         /// To how many.
         holders: usize,
+    },
+    /// Not enough cores are free.
+    #[error(
+        "task {task} of allocation {index} needs {}{} for itself; of this node's {total} {} free",
+        counted(usize::try_from(*wanted).unwrap_or(usize::MAX), "core"),
+        if *one_node { " of one NUMA node" } else { "" },
+        match free.len() {
+            0 => "none is".to_owned(),
+            1 => format!("{free} is"),
+            _ => format!("{free} are"),
+        }
+    )]
+    Cores {
+        /// The task.
+        task: TaskName,
+        /// Index of the allocation.
+        index: u32,
+        /// Needed by it.
+        wanted: u32,
+        /// They have to be of one NUMA node.
+        one_node: bool,
+        /// Which nobody has.
+        free: CoreSet,
+        /// Which this node can reserve.
+        total: CoreSet,
+    },
+    /// No core would be left for tasks that have none of their own.
+    #[error(
+        "allocation {index}: of this node's cores {total} none would be left for tasks that share them"
+    )]
+    NoSharedCore {
+        /// Index of the allocation.
+        index: u32,
+        /// Which this node can reserve.
+        total: CoreSet,
+    },
+    /// This node can reserve none.
+    #[error("task {task} asks for cores, and this node can reserve none, so ask for cpu: {reason}")]
+    NoCores {
+        /// The task.
+        task: TaskName,
+        /// Why.
+        reason: String,
+    },
+    /// Its tasks run beside others of the same process.
+    #[error(
+        "task {task} asks for cores, and driver {driver} gives none: its tasks share them with others; ask \
+         for cpu"
+    )]
+    DriverGivesNoCores {
+        /// The task.
+        task: TaskName,
+        /// Its driver.
+        driver: PluginName,
     },
     /// No device for a request.
     #[error("task {task} of allocation {index}: {refusal}{}", not_used(refused))]

@@ -12,8 +12,8 @@ use super::*;
 use ostler_model::device::{DeviceGroup, DeviceInstance, GroupKey, Health};
 use ostler_model::ids::{PluginName, TaskName};
 use ostler_model::job::{JobKind, Lifecycle, LifecycleHook, NetworkSpec, Operator, PortSpec};
-use ostler_model::resources::{DeviceRequest, Resources};
-use ostler_node::{DriverView, NodeId};
+use ostler_model::resources::{CoreRequest, DeviceRequest, NumaAffinity, Resources};
+use ostler_node::{DriverView, NodeCores, NodeId};
 use ostler_testing::fixtures;
 
 fn task(name: &str, cpu_mhz: u32, memory_mb: u32) -> Task {
@@ -214,6 +214,85 @@ fn a_huge_count_is_refused_before_anything_is_made() {
     assert!(matches!(refusal.groups[0].problems[0], Problem::TooManyTasks { .. }));
 }
 
+/// With `count` cores of 500 MHz of its own.
+fn pinned(name: &str, count: u32) -> Task {
+    let mut task = task(name, 0, 10);
+    task.resources.cores = Some(CoreRequest { count, numa: NumaAffinity::None });
+    task
+}
+
+/// Two cores that can be reserved.
+fn with_cores() -> NodeView {
+    let mut view = view();
+    view.attributes.insert("cpu.numcores".to_owned(), 2.into());
+    let cores = NodeCores { ids: "0-1".parse().unwrap(), missing: String::new() };
+    view.set_cores(cores);
+    view.drivers.get_mut("exec").unwrap().gives_cores = true;
+    view
+}
+
+#[test]
+fn cores_are_claimed_with_their_processor_time_and_free_again_after_a_release() {
+    let (view, mut admission) = (with_cores(), Admission::default());
+    let one = || job(vec![group("g", 1, vec![pinned("one", 1)])]);
+    let first = place_on(&mut admission, &view, one(), 1).unwrap().remove(0);
+    let second = place_on(&mut admission, &view, one(), 2).unwrap().remove(0);
+    let name = TaskName::new("one").unwrap();
+    assert_eq!(first.cores_of(&name).to_string(), "0");
+    assert_eq!(second.cores_of(&name).to_string(), "1");
+    assert_eq!(second.cores[&name].cpu_mhz, 500);
+    assert_eq!(admission.assigned().cpu_mhz, 1_000);
+    let third = place_on(&mut admission, &view, one(), 3).unwrap_err().to_string();
+    let wanted =
+        "task one of allocation 0 needs 1 core for itself; of this node's 0-1 none is free";
+    assert!(third.contains(wanted), "{third}");
+    admission.release_alloc(first.id);
+    let again = place_on(&mut admission, &view, one(), 4).unwrap().remove(0);
+    assert_eq!(again.cores_of(&name).to_string(), "0");
+
+    let mut later = Admission::default();
+    later.adopt(&again).unwrap();
+    assert_eq!(later.adopt(&first), Err(AdoptError::Cores { alloc: first.id }));
+    later.adopt(&second).unwrap();
+    assert_eq!(later, admission, "as the one that placed them");
+}
+
+#[test]
+fn one_core_stays_for_tasks_that_share_them() {
+    let (view, mut admission) = (with_cores(), Admission::default());
+    let both = job(vec![group("g", 1, vec![pinned("one", 1), task("rest", 100, 10)])]);
+    place_on(&mut admission, &view, both, 1).unwrap();
+    let last = job(vec![group("g", 1, vec![pinned("last", 1)])]);
+    let mut roomy = view.clone();
+    roomy.resources.cpu_mhz = 10_000;
+    roomy.attributes.insert("cpu.numcores".to_owned(), 20.into());
+    let refused = place_on(&mut admission, &roomy, last, 2).unwrap_err().to_string();
+    assert!(refused.contains("none would be left for tasks that share them"), "{refused}");
+    // All of them, where nobody shares.
+    let all = job(vec![group("g", 1, vec![pinned("all", 2)])]);
+    place_on(&mut Admission::default(), &view, all, 3).unwrap();
+}
+
+#[test]
+fn a_node_and_a_driver_that_give_no_cores_say_why() {
+    let all = || job(vec![group("g", 1, vec![pinned("t", 1)])]);
+    let mut view = with_cores();
+    view.set_cores(NodeCores { missing: "there is no cpuset".to_owned(), ..NodeCores::default() });
+    let refused = place_on(&mut Admission::default(), &view, all(), 1).unwrap_err().to_string();
+    assert!(
+        refused.contains("this node can reserve none, so ask for cpu: there is no cpuset"),
+        "{refused}"
+    );
+    assert_eq!(refused.lines().count(), 3, "{refused}");
+    let mut view = with_cores();
+    view.drivers.get_mut("exec").unwrap().gives_cores = false;
+    let refused = place_on(&mut Admission::default(), &view, all(), 1).unwrap_err().to_string();
+    assert!(
+        refused.contains("driver exec gives none") && refused.contains("ask for cpu"),
+        "{refused}"
+    );
+}
+
 #[test]
 fn tasks_that_run_one_after_the_other_need_only_the_largest() {
     let phase = |name: &str, memory, hook, sidecar| {
@@ -229,7 +308,7 @@ fn tasks_that_run_one_after_the_other_need_only_the_largest() {
         phase("after", 100, LifecycleHook::Poststop, false),
     ];
     assert_eq!(
-        needs::of_group(&group("g", 1, tasks)),
+        needs::of_group(&group("g", 1, tasks), &|task| task.resources.cpu_mhz.into()),
         NodeResources { cpu_mhz: 3, memory_mb: 950 }
     );
 }

@@ -15,7 +15,7 @@ use ostler_model::job::{
     Service,
 };
 use ostler_model::placement::ScalingPolicy;
-use ostler_model::resources::DeviceRequest;
+use ostler_model::resources::{CoreRequest, DeviceRequest, NumaAffinity};
 use ostler_model::saved::{EndedPlace, JobOrigin, JobRecord};
 use ostler_model::template::{ChangeMode, TaskTemplate, TemplateSource};
 use ostler_model::time::Timestamp;
@@ -333,6 +333,10 @@ fn each_field_is_on_the_side_the_table_says() {
         }),
         ("env", |j| drop(task_of(j).env.insert("A".into(), "1".into()))),
         ("cpu", |j| task_of(j).resources.cpu_mhz += 1),
+        ("cores", |j| {
+            let numa = NumaAffinity::None;
+            task_of(j).resources.cores = Some(CoreRequest { count: 1, numa });
+        }),
         ("memory", |j| task_of(j).resources.memory_mb += 1),
         ("devices", |j| {
             let request = DeviceRequest {

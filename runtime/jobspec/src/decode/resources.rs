@@ -3,16 +3,18 @@
 use super::constraint::{AffinityKeys, ConstraintKeys, PREFERRED, affinities, constraints};
 use super::network::{self, TaskNetworkKeys};
 use crate::diagnostic::shown;
-use crate::keys::Bounds::{NotZero, Unwritten, Whole};
+use crate::keys::Bounds::{NotZero, Whole};
 use crate::keys::{Context, Given, MOST, Texts, keys, keyword};
 use ostler_model::job::{Affinity, Constraint, Operator};
 use ostler_model::limits::ANSWER_NAME_BYTES_MAX;
-use ostler_model::resources::{DeviceRequest, Resources};
+use ostler_model::resources::{CoreRequest, DeviceRequest, NumaAffinity, Resources};
 
 keys! {
     struct ResourceKeys: "resources" {
-        /// MHz of processor time.
-        cpu / CPU: Given<u32> [Whole(1, MOST)] = Resources::default().cpu_mhz;
+        /// MHz of processor time; 0 only beside `cores`.
+        cpu / CPU: Given<u32> [Whole(0, MOST)], "`100`, none beside `cores`";
+        /// Cores that it has for itself, of a task that is a process, instead of `cpu`.
+        cores / Cores: Given<u32> [NotZero(1, MOST)], "none";
         /// MiB that are reserved.
         memory / MemoryMB: Given<u32> [Whole(1, MOST)] = Resources::default().memory_mb;
         /// MiB that it may grow to.
@@ -27,18 +29,15 @@ keys! {
         disk / DiskMB: Given<u32> [NotZero(0, MOST)], "none";
         /// As `disk`.
         iops / IOPS: Given<u32> [NotZero(0, MOST)], "none";
-        /// Devices that belong to one NUMA node.
-        numa / NUMA: Option<NumaKeys> [Unwritten];
-    }
-    not_yet {
-        "cores" / Cores => 0;
+        /// Devices, or cores, that belong to one NUMA node.
+        numa / NUMA: Option<NumaKeys>;
     }
 }
 
 keys! {
     struct NumaKeys: "numa" {
         /// How much that matters.
-        affinity / Affinity: Given<Numa> = Numa::None;
+        affinity / Affinity: Given<NumaAffinity> = NumaAffinity::None;
         /// Labels of `device` blocks beside it.
         devices / Devices: Texts, "none";
     }
@@ -59,16 +58,8 @@ keys! {
 /// gets.
 const ON_ONE_NODE: &str = "${device.numa_node}";
 
-#[derive(Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) enum Numa {
-    #[default]
-    None,
-    Prefer,
-    Require,
-}
-
 keyword! {
-    Numa, "NUMA affinity": "none" = None, "prefer" = Prefer, "require" = Require;
+    NumaAffinity, "NUMA affinity": "none" = None, "prefer" = Prefer, "require" = Require;
 }
 
 /// Decode `resources`.
@@ -83,7 +74,18 @@ pub(super) fn resources(keys: ResourceKeys, cx: &mut Context<'_>) -> Resources {
                 .warn(old.key_at, format!("{key} has no effect, nor has it in Nomad; {instead}"));
         }
     }
-    let (cpu_mhz, memory_mb) = (keys.cpu.get(), keys.memory.value.unwrap_or_default());
+    let memory_mb = keys.memory.value.unwrap_or_default();
+    let (cpu, cores) = (keys.cpu.key, keys.cores.key);
+    match (keys.cpu.value, keys.cores.value) {
+        (Some(1..), Some(_)) => cx.error(
+            keys.cores.key_at,
+            format!(
+                "{cores} and {cpu} are both here: a task has cores for itself or a share of all"
+            ),
+        ),
+        (Some(0), None) => cx.error(keys.cpu.at, format!("{cpu} must be at least 1, not 0")),
+        _ => {}
+    }
     if let Some(max) = keys.memory_max.value.filter(|max| *max < memory_mb) {
         let (max_name, name) = (keys.memory_max.key, keys.memory.key);
         let message = format!("{max_name} ({max}) must not be below {name} ({memory_mb})");
@@ -91,9 +93,11 @@ pub(super) fn resources(keys: ResourceKeys, cx: &mut Context<'_>) -> Resources {
     }
     let mut devices: Vec<DeviceRequest> =
         keys.devices.into_iter().filter_map(|device| request(device, cx)).collect();
-    if let Some(block) = keys.numa {
-        numa(block, &mut devices, cx);
-    }
+    let affinity = keys.numa.map(|block| numa(block, keys.cores.value, &mut devices, cx));
+    let numa = affinity.unwrap_or_default();
+    let cores = keys.cores.value.map(|count| CoreRequest { count, numa });
+    let of_shared = if cores.is_some() { 0 } else { Resources::default().cpu_mhz };
+    let cpu_mhz = keys.cpu.value.unwrap_or(of_shared);
     let ports = network::of_task(keys.networks, cx);
     let secrets_mb = keys.secrets.value;
     if let Some(secrets) = secrets_mb.filter(|secrets| *secrets > memory_mb) {
@@ -104,23 +108,34 @@ pub(super) fn resources(keys: ResourceKeys, cx: &mut Context<'_>) -> Resources {
         );
     }
     let memory_max_mb = keys.memory_max.value;
-    Resources { cpu_mhz, memory_mb, memory_max_mb, secrets_mb, devices, ports }
+    Resources { cpu_mhz, cores, memory_mb, memory_max_mb, secrets_mb, devices, ports }
 }
 
-/// Decode `numa` into rules of the device requests it names: this agent pins no processors, so that
-/// devices are all there is to bring together.
-fn numa(keys: NumaKeys, devices: &mut [DeviceRequest], cx: &mut Context<'_>) {
+/// Decode `numa`: what it says of the cores, or rules of the device requests it names.
+fn numa(
+    keys: NumaKeys,
+    cores: Option<u32>,
+    devices: &mut [DeviceRequest],
+    cx: &mut Context<'_>,
+) -> NumaAffinity {
     let affinity = keys.affinity.get();
-    if affinity == Numa::None {
-        return;
+    if affinity == NumaAffinity::None {
+        return affinity;
     }
     let names = keys.devices.value.unwrap_or_default();
-    if names.is_empty() {
-        let message = format!(
-            "numa needs {}: processors are not pinned here, devices can be",
-            keys.devices.key
-        );
-        cx.error(keys.at, message);
+    match (names.is_empty(), cores) {
+        (true, None) => {
+            let message = format!("numa needs {} or, beside it, cores", keys.devices.key);
+            cx.error(keys.at, message);
+        }
+        (false, Some(_)) => {
+            let message = format!(
+                "{} beside cores: cores and devices are not brought to one NUMA node together; leave one out",
+                keys.devices.key
+            );
+            cx.error(keys.devices.key_at, message);
+        }
+        _ => {}
     }
     for (name, at) in names {
         let mut found = false;
@@ -129,7 +144,7 @@ fn numa(keys: NumaKeys, devices: &mut [DeviceRequest], cx: &mut Context<'_>) {
             let (left, right) = (ON_ONE_NODE.to_owned(), String::new());
             let rule = Constraint { left, operator: Operator::IsSet, right };
             match affinity {
-                Numa::Require => device.constraints.push(rule),
+                NumaAffinity::Require => device.constraints.push(rule),
                 _ => device.affinities.push(Affinity { rule, weight: PREFERRED }),
             }
         }
@@ -137,6 +152,7 @@ fn numa(keys: NumaKeys, devices: &mut [DeviceRequest], cx: &mut Context<'_>) {
             cx.error(at, format!("{} is no device of these resources", shown(&name)));
         }
     }
+    affinity
 }
 
 fn request(keys: DeviceKeys, cx: &mut Context<'_>) -> Option<DeviceRequest> {

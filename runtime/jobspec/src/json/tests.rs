@@ -103,7 +103,7 @@ fn features_that_are_used_are_refused_in_the_words_of_json() {
             "2:1: Vault is valid in Nomad, not supported by Ostler; this agent asks no Vault",
         ),
         (r#""Kind": "connect""#, "2:1: Kind is valid in Nomad"),
-        (r#""Resources": {"Cores": 2}"#, "2:15: Cores is valid in Nomad"),
+        (r#""Resources": {"Cores": 2, "CPU": 100}"#, "2:15: Cores and CPU are both here"),
         (
             r#""KillTimout": 1"#,
             "2:1: \"KillTimout\" is unknown in a task (did you mean KillTimeout?)",

@@ -87,8 +87,14 @@ fn problems_of_a_task_have_their_places() {
         ("resources {\ndevice \"a//b\" {}\n}", "6:8: \"a//b\" is no device"),
         (
             "resources {\nnuma { affinity = \"prefer\" }\n}",
-            "6:1: numa needs devices: processors are not pinned here",
+            "6:1: numa needs devices or, beside it, cores",
         ),
+        (
+            "resources {\ndevice \"gpu\" {}\ncores = 1\nnuma {\naffinity = \"require\"\ndevices = [\"gpu\"]\n}\n}",
+            "10:1: devices beside cores: cores and devices are not brought to one NUMA node together",
+        ),
+        ("resources {\ncpu = 100\ncores = 1\n}", "7:1: cores and cpu are both here"),
+        ("resources {\ncores = 0\n}", "6:9: cores must be at least 1, not 0"),
         (
             "resources {\ndevice \"gpu\" {}\nnuma {\naffinity = \"require\"\ndevices = [\"gpv\"]\n}\n}",
             "9:12: \"gpv\" is no device of these resources",

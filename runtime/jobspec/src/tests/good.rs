@@ -10,6 +10,7 @@ use crate::{Syntax, nomad_json, parse};
 use ostler_model::job::{
     JobKind, LifecycleHook, LogConfig, Operator, PortSpec, RestartMode, RestartPolicy,
 };
+use ostler_model::resources::{CoreRequest, NumaAffinity};
 
 const REDIS: &str = r#"
 # The example job everybody starts with.
@@ -161,6 +162,26 @@ fn a_numa_block_becomes_a_rule_of_the_devices_it_names_and_reads_back_from_json(
     assert_eq!((nic.constraints.len(), nic.affinities[0].weight), (0, 50));
     let [_, nic] = rules("none").try_into().unwrap();
     assert_eq!((nic.constraints.len(), nic.affinities.len()), (0, 0));
+}
+
+#[test]
+fn cores_stand_in_the_place_of_cpu_and_read_back_from_json() {
+    let numa = "numa { affinity = \"require\" }";
+    for (more, numa) in [("", NumaAffinity::None), (numa, NumaAffinity::Require)] {
+        let job = good(&in_task(&format!("resources {{\ncores = 2\n{more}\n}}")));
+        let resources = job.groups[0].tasks[0].resources.clone();
+        assert_eq!(resources.cores, Some(CoreRequest { count: 2, numa }));
+        assert_eq!(resources.cpu_mhz, 0);
+        let json = nomad_json(&job);
+        let written = &json["TaskGroups"][0]["Tasks"][0]["Resources"];
+        assert_eq!((&written["CPU"], &written["Cores"]), (&json!(0), &json!(2)));
+        let text = json!({ "Job": json }).to_string();
+        let again = parse(text.as_bytes(), Path::new("j.json"), Some(Syntax::Json)).unwrap();
+        assert_eq!(again.groups[0].tasks[0].resources, resources);
+    }
+    let job = good(&in_task("resources { memory = 10 }"));
+    let resources = &job.groups[0].tasks[0].resources;
+    assert_eq!((resources.cpu_mhz, resources.cores), (100, None));
 }
 
 #[test]

@@ -183,7 +183,7 @@ impl TaskEnv {
             .ok_or_else(|| EnvError::UnknownGroup { group: input.alloc.group.clone() })?;
         let mut vars = BTreeMap::new();
         add_identity(&mut vars, input, group);
-        add_limits(&mut vars, input.task);
+        add_limits(&mut vars, input.alloc, input.task);
         for port in &input.alloc.ports {
             match &port.task {
                 None => add_port(&mut vars, port, input.network),
@@ -328,9 +328,12 @@ fn add_place(
     set("REGION", node.region().to_owned());
 }
 
-fn add_limits(vars: &mut BTreeMap<String, String>, task: &Task) {
+fn add_limits(vars: &mut BTreeMap<String, String>, alloc: &Allocation, task: &Task) {
     let resources = &task.resources;
-    vars.insert("NOMAD_CPU_LIMIT".to_owned(), resources.cpu_mhz.to_string());
+    vars.insert("NOMAD_CPU_LIMIT".to_owned(), alloc.cpu_mhz(task).to_string());
+    if let Some(assigned) = alloc.cores.get(&task.name) {
+        vars.insert("NOMAD_CPU_CORES".to_owned(), assigned.cores.to_string());
+    }
     vars.insert("NOMAD_MEMORY_LIMIT".to_owned(), resources.memory_mb.to_string());
     if let Some(max) = resources.memory_max_mb {
         vars.insert("NOMAD_MEMORY_MAX_LIMIT".to_owned(), max.to_string());

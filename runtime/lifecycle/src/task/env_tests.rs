@@ -17,7 +17,7 @@ use ostler_model::alloc::DesiredStatus;
 use ostler_model::ids::{JobId, TaskName};
 use ostler_model::job::{Job, JobKind};
 use ostler_model::network::AllocNetwork;
-use ostler_model::resources::Resources;
+use ostler_model::resources::{AllocatedCores, Resources};
 use ostler_model::saved::NetworkStatus;
 use ostler_model::time::Timestamp;
 use ostler_testing::fixtures;
@@ -61,6 +61,7 @@ fn alloc(tasks: Vec<Task>) -> Allocation {
         desired: DesiredStatus::Run,
         ports: Vec::new(),
         devices: BTreeMap::new(),
+        cores: BTreeMap::new(),
         modify_index: 1,
         create_index: 1,
         job_version: 0,
@@ -103,6 +104,19 @@ fn build(task: Task) -> TaskEnv {
 
 fn get<'a>(env: &'a TaskEnv, name: &str) -> Option<&'a str> {
     env.vars.get(name).map(String::as_str)
+}
+
+#[test]
+fn a_task_with_cores_of_its_own_knows_which_and_what_they_are() {
+    let (web, other) = (task("web"), task("other"));
+    let mut alloc = alloc(vec![web.clone(), other.clone()]);
+    let cores = AllocatedCores { cores: "1-2".parse().unwrap(), cpu_mhz: 5_000 };
+    alloc.cores.insert(web.name.clone(), cores);
+    let env = build_with(&alloc, &web, &[]).unwrap();
+    assert_eq!(get(&env, "NOMAD_CPU_CORES"), Some("1-2"));
+    assert_eq!(get(&env, "NOMAD_CPU_LIMIT"), Some("5000"));
+    let env = build_with(&alloc, &other, &[]).unwrap();
+    assert_eq!((get(&env, "NOMAD_CPU_CORES"), get(&env, "NOMAD_CPU_LIMIT")), (None, Some("250")));
 }
 
 #[test]

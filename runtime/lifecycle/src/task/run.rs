@@ -149,7 +149,8 @@ impl Run {
             stderr: sink(logs.as_ref().map(|logs| Arc::clone(&logs.stderr) as _)),
             record_identity: recorder(record.clone(), self.id.clone(), Arc::clone(&self.spawned)),
             events: notes::sink(notes),
-            cpu_mhz: task.resources.cpu_mhz,
+            cpu_mhz: allocation.cpu_mhz(task),
+            cores: allocation.cores_of(&task.name),
             memory_bytes_max: task.resources.memory_limit_bytes(),
             disk_bytes_max: allocation
                 .task_group()
@@ -297,7 +298,7 @@ fn config(scope: &TaskScope, id: &RunId, preparation: &mut Preparation) -> Optio
         task: task.name.clone(),
         config: std::mem::take(&mut preparation.config),
         env: preparation.env.take()?.pairs(),
-        cpu_mhz: task.resources.cpu_mhz,
+        cpu_mhz: allocation.cpu_mhz(task),
         memory_bytes: u64::from(task.resources.memory_mb) * MIB,
         memory_max_bytes: task.resources.memory_max_mb.map(|mb| u64::from(mb) * MIB),
         ports: allocation.ports.clone(),

@@ -1,6 +1,7 @@
 //! Processors: `cpu.arch`, `cpu.numcores`, `cpu.modelname`, `cpu.frequency` (MHz),
-//! `cpu.totalcompute` (MHz), and of these what jobs may have: `cpu.reservablecores`,
-//! `cpu.usablecompute`. Nothing is kept back for the node, so they are the same.
+//! `cpu.totalcompute` (MHz), and of these what jobs may have: `cpu.usablecompute`. Nothing is kept
+//! back for the node, so they are the same. `cpu.reservablecores` is not the machine's to say: see
+//! [`crate::NodeView::set_cores`].
 
 use std::path::Path;
 
@@ -32,7 +33,6 @@ pub(super) fn fingerprint(root: &Path, facts: &mut Facts) {
     let compute = cores.and_then(|cores| cores.checked_mul(per_core));
     add_number(facts, "cpu.totalcompute", compute);
     add_number(facts, "cpu.usablecompute", compute);
-    add_number(facts, "cpu.reservablecores", cores);
 }
 
 /// The architecture by the name Nomad uses for it.

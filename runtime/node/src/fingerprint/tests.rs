@@ -80,7 +80,6 @@ fn a_whole_tree_gives_every_fact() {
         ("cpu.frequency", "2600"),
         ("cpu.totalcompute", "5200"),
         ("cpu.usablecompute", "5200"),
-        ("cpu.reservablecores", "2"),
         ("numa.node.count", "2"),
         ("numa.node0.cores", "0"),
         ("numa.node1.cores", "1"),

@@ -8,6 +8,7 @@ use super::record::Spawned;
 use super::task::EventSender;
 use crate::proto::driver as wire;
 use crate::values::{self, ValuesError};
+use ostler_model::cores::CoreSet;
 use ostler_model::device::{DeviceNode, Mount};
 use ostler_model::digest::Digest;
 use ostler_model::ids::{AllocId, GroupName, JobId, NameError, RunId, TaskName};
@@ -101,6 +102,8 @@ pub(crate) fn context(
         record_identity: spawned.recorder(),
         events: events.of(task),
         cpu_mhz: u32::try_from(cpu).unwrap_or_default(),
+        // Stock 1.0 knows none.
+        cores: CoreSet::new(),
         memory_bytes_max: most.unwrap_or(u64::MAX),
         disk_bytes_max: NOMAD_TASK_DISK_BYTES_MAX,
         ports: ports(&resources),

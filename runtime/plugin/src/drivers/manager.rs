@@ -148,6 +148,7 @@ impl DriverManager {
             version: driver.version.clone(),
             attributes,
             capabilities: driver.capabilities.clone(),
+            gives_cores: driver.gives_cores,
         };
         self.0.node.update(|node| {
             node.drivers.insert(driver.name.clone(), view);
@@ -167,6 +168,8 @@ struct Described {
     version: String,
     /// As words.
     capabilities: String,
+    /// Its tasks are processes.
+    gives_cores: bool,
 }
 
 impl Described {
@@ -180,7 +183,8 @@ impl Described {
             capabilities.push("exec".to_owned());
         }
         let (name, version) = (plugin.name.clone(), plugin.version.clone());
-        Self { name, version, capabilities: capabilities.join(" ") }
+        let gives_cores = plugin.starts_processes();
+        Self { name, version, capabilities: capabilities.join(" "), gives_cores }
     }
 }
 

@@ -21,6 +21,7 @@ fn described(name: &str) -> Described {
         name: PluginName::new(name).unwrap(),
         version: "1.0.0".to_owned(),
         capabilities: String::new(),
+        gives_cores: false,
     }
 }
 

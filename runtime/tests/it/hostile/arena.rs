@@ -10,6 +10,7 @@ use ostler_guests::fixtures::HOSTILE_DEVICE;
 use ostler_health::policy::FailurePolicy;
 use ostler_model::clock::sleep;
 use ostler_model::config::AnswerGrants;
+use ostler_model::cores::CoreSet;
 use ostler_model::grants::Grants;
 use ostler_model::ids::{AllocId, GroupName, JobId, RunId, TaskName};
 use ostler_model::json::JsonObject;
@@ -116,6 +117,7 @@ impl Arena {
             record_identity: Arc::new(|_| Box::pin(std::future::ready(Ok(())))),
             events: Arc::new(|_, _| {}),
             cpu_mhz: 100,
+            cores: CoreSet::new(),
             memory_bytes_max: 32 << 20,
             disk_bytes_max: DISK,
             ports: vec![],

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ostler_guests::fixtures::HOSTILE_DRIVER;
+use ostler_model::cores::CoreSet;
 use ostler_model::grants::Grants;
 use ostler_model::limits::PluginLimits;
 use ostler_model::ports::TaskContext;
@@ -99,6 +100,7 @@ async fn victim(arena: &Arena, context: &TaskContext) -> String {
         stderr: Arc::clone(&context.stderr),
         record_identity: Arc::clone(&context.record_identity),
         cpu_mhz: 0,
+        cores: CoreSet::new(),
         memory_bytes_max: 0,
     };
     let id = arena.services.processes.spawn(spec).await.unwrap();

@@ -69,11 +69,11 @@ async fn forks(machine: &mut Machine) {
     let alloc = machine.alloc_when("bomb", "running").await;
     let local = format!("/data/agent/allocs/{}/t/local", alloc["ID"].as_str().unwrap());
     machine.until("it has forked", &format!("cat {local}/over")).await;
-    let bound = machine.ok("cat /sys/fs/cgroup/ostler/*-t-*/pids.max").await;
+    let bound = machine.ok("cat /sys/fs/cgroup/ostler/share/*-t-*/pids.max").await;
     assert_eq!(bound.trim(), PROCESSES_MAX.to_string(), "{}", said(&alloc, "t"));
     let forked: usize = machine.ok(&format!("cat {local}/n")).await.trim().parse().unwrap();
     assert!((PROCESSES_MAX / 2..PROCESSES_MAX).contains(&forked), "{forked}");
     machine.ok("ostler job stop bomb").await;
-    let left = "! grep -l 876543 /proc/[0-9]*/cmdline && ! ls -d /sys/fs/cgroup/ostler/*-t-*";
+    let left = "! grep -l 876543 /proc/[0-9]*/cmdline && ! ls -d /sys/fs/cgroup/ostler/share/*-t-*";
     machine.until("nothing of it is left", left).await;
 }

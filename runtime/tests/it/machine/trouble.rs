@@ -13,6 +13,7 @@ async fn a_task_is_held_to_its_memory_and_its_share_and_an_end_for_memory_says_s
     let mut machine = Machine::boot(&rig, &rig.disk("limits"), None).await;
     machine.start_agent().await;
     out_of_memory(&mut machine).await;
+    may_grow(&mut machine).await;
     weights(&mut machine).await;
     machine.cut().await;
 }
@@ -26,8 +27,20 @@ async fn out_of_memory(machine: &mut Machine) {
     let alloc = machine.alloc_when("hungry", "failed").await;
     assert!(said(&alloc, "t").contains("out of memory at 32 MiB"), "{}", said(&alloc, "t"));
     assert_eq!(alloc["TaskStates"]["t"]["LastExit"]["OOMKilled"], true);
-    let left = "! ls -d /sys/fs/cgroup/ostler/*-t-* 2>/dev/null";
+    let left = "! ls -d /sys/fs/cgroup/ostler/share/*-t-* 2>/dev/null";
     machine.until("nothing of it is left", left).await;
+}
+
+/// One that reserved little and may have more has it.
+async fn may_grow(machine: &mut Machine) {
+    let hungry = ["-c", "head -c 60m /dev/zero | tail >/dev/null; echo $NOMAD_MEMORY_MAX_LIMIT"];
+    let text = job("grows", "batch", &task("t", "/bin/sh", &hungry, 32, ""));
+    let text = text.replace("memory = 32", "memory = 32\n memory_max = 200");
+    assert_eq!(machine.submit("grows", &text).await.code, 0);
+    let alloc = machine.alloc_when("grows", "complete").await;
+    let id = alloc["ID"].as_str().unwrap();
+    let out = machine.ok(&format!("cat /data/agent/allocs/{id}/alloc/logs/t.stdout.0")).await;
+    assert_eq!(out.trim(), "200");
 }
 
 /// Two that compute get the processor as they reserved it.
@@ -39,11 +52,11 @@ async fn weights(machine: &mut Machine) {
     let text = job("spin", "service", &(spin("light", 100) + &spin("heavy", 900)));
     assert_eq!(machine.submit("spin", &text).await.code, 0);
     let used = |name: &str| format!("awk '/^usage_usec/ {{ print $2 }}' *-{name}-*/cpu.stat");
-    let both = format!("cd /sys/fs/cgroup/ostler && {} && {}", used("light"), used("heavy"));
+    let both = format!("cd /sys/fs/cgroup/ostler/share && {} && {}", used("light"), used("heavy"));
     let numbers =
         |text: String| -> Vec<f64> { text.lines().map(|line| line.parse().unwrap()).collect() };
     machine.until("both run", &format!("{both} >/dev/null")).await;
-    let weight = machine.ok("cat /sys/fs/cgroup/ostler/*-heavy-*/cpu.weight").await;
+    let weight = machine.ok("cat /sys/fs/cgroup/ostler/share/*-heavy-*/cpu.weight").await;
     assert_eq!(weight.trim(), "90");
     let before = numbers(machine.ok(&both).await);
     let after = numbers(machine.ok(&format!("sleep 4; {both}")).await);

@@ -17,7 +17,7 @@ use super::rig::{Rig, tail};
 use crate::support::PATIENCE;
 
 /// Memory of a machine, MiB.
-const MEMORY_MIB: u32 = 768;
+pub const MEMORY_MIB: u32 = 768;
 
 /// What a script in the machine came to.
 #[derive(Debug)]
@@ -39,12 +39,23 @@ impl Machine {
     /// Start it with this data disk. With a log, every write and flush of that disk is written down, in
     /// the order in which the machine made them.
     pub async fn boot(rig: &Rig, disk: &Path, log: Option<&Path>) -> Self {
+        Self::boot_with(rig, disk, log, &["-smp", "1"]).await
+    }
+
+    /// The same, with these processors.
+    pub async fn boot_with(
+        rig: &Rig,
+        disk: &Path,
+        log: Option<&Path>,
+        processors: &[&str],
+    ) -> Self {
         static BOOTED: AtomicU32 = AtomicU32::new(0);
         let number = BOOTED.fetch_add(1, Ordering::Relaxed);
         let socket = rig.dir.path().join(format!("control-{number}"));
         let console = rig.dir.path().join(format!("console-{number}"));
         let listener = UnixListener::bind(&socket).unwrap();
-        let child = command(rig, disk, log, &socket, &console).spawn().unwrap();
+        let mut command = command(rig, disk, log, &socket, &console);
+        let child = command.args(processors).spawn().unwrap();
         let come_up = async {
             let (stream, _) = listener.accept().await.unwrap();
             let (from, to) = stream.into_split();
@@ -147,7 +158,7 @@ fn command(rig: &Rig, disk: &Path, log: Option<&Path>, socket: &Path, console: &
     };
     let mut command = Command::new("qemu-system-x86_64");
     command
-        .args(["-machine", "q35", "-accel", "tcg", "-cpu", "max", "-smp", "1", "-nographic"])
+        .args(["-machine", "q35", "-accel", "tcg", "-cpu", "max", "-nographic"])
         .args(["-m", &MEMORY_MIB.to_string(), "-nodefaults", "-no-reboot", "-kernel"])
         .arg(&rig.kernel)
         .arg("-initrd")

@@ -42,7 +42,11 @@ pub(super) fn allocated(alloc: &Allocation) -> AllocatedResources<'_> {
 fn of_task<'a>(alloc: &'a Allocation, task: &Task) -> TaskResources<'a> {
     let devices = alloc.devices.get(&task.name).filter(|devices| !devices.is_empty());
     TaskResources {
-        cpu: Cpu { cpu_shares: task.resources.cpu_mhz.into() },
+        cpu: Cpu {
+            cpu_shares: alloc.cpu_mhz(task).into(),
+            reserved_cores: alloc.cores_of(&task.name).iter().collect(),
+            ..Cpu::default()
+        },
         memory: Memory { mib: task.resources.memory_mb.into() },
         devices: devices.map(|devices| devices.iter().map(device).collect()),
         networks: of_task_alone(alloc, task),
@@ -60,10 +64,10 @@ fn device(AllocatedDevice { group, ids }: &AllocatedDevice) -> TaskDevices<'_> {
 
 /// All tasks together, in the oldest form.
 pub(super) fn all(alloc: &Allocation) -> Resources<'_> {
-    let sum = |part: fn(&Task) -> u32| tasks(alloc).iter().map(|t| u64::from(part(t))).sum();
+    let sum = |part: &dyn Fn(&Task) -> u32| tasks(alloc).iter().map(|t| u64::from(part(t))).sum();
     Resources {
-        cpu: sum(|task| task.resources.cpu_mhz),
-        memory_mib: sum(|task| task.resources.memory_mb),
+        cpu: sum(&|task| alloc.cpu_mhz(task)),
+        memory_mib: sum(&|task| task.resources.memory_mb),
         ..shared(alloc)
     }
 }
@@ -76,7 +80,7 @@ pub(super) fn shared(alloc: &Allocation) -> Resources<'_> {
 /// By task, in the oldest form.
 pub(super) fn by_task(alloc: &Allocation) -> BTreeMap<Text<'_>, Resources<'_>> {
     let one = |task: &Task| Resources {
-        cpu: task.resources.cpu_mhz.into(),
+        cpu: alloc.cpu_mhz(task).into(),
         memory_mib: task.resources.memory_mb.into(),
         ..Resources::default()
     };

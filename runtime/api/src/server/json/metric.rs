@@ -53,6 +53,7 @@ fn metric(place: &BlockedPlacement, datacenter: &str) -> AllocMetric {
 fn dimension(problem: &Problem) -> Option<String> {
     match problem {
         Problem::Resource { resource: Resource::Cpu, .. } => Some("cpu".to_owned()),
+        Problem::Cores { .. } | Problem::NoSharedCore { .. } => Some("cores".to_owned()),
         Problem::Resource { resource: Resource::Memory, .. } => Some("memory".to_owned()),
         Problem::Port { error, .. } => Some(format!("network: {error}")),
         Problem::Device { refusal, .. } => Some(format!("devices: {refusal}")),
@@ -60,6 +61,8 @@ fn dimension(problem: &Problem) -> Option<String> {
         Problem::TooManyTasks { .. }
         | Problem::Datacenter { .. }
         | Problem::Constraint { .. }
+        | Problem::NoCores { .. }
+        | Problem::DriverGivesNoCores { .. }
         | Problem::Network { .. }
         | Problem::Volume { .. }
         | Problem::Distinct { .. }

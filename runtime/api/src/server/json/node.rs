@@ -94,7 +94,7 @@ fn host_volumes(node: &NodeView) -> Option<BTreeMap<Text<'_>, HostVolume<'_>>> {
 }
 
 fn driver(view: &DriverView) -> DriverInfo<'_> {
-    let DriverView { health, version, attributes, capabilities: _ } = view;
+    let DriverView { health, version, attributes, capabilities: _, gives_cores: _ } = view;
     let text = |(name, value): (_, &Attribute)| (Text::from(name), value.to_string().into());
     let mut attributes: BTreeMap<Text<'_>, Text<'_>> = attributes.iter().map(text).collect();
     attributes.entry("version".into()).or_insert_with(|| version.into());
@@ -139,10 +139,16 @@ fn given(node: &NodeView) -> NodeResources<'_> {
         mbits: text(node, "unique.network.mbits").parse().unwrap_or(0),
         ..NetworkResource::default()
     };
+    let cores = &node.cores.ids;
     // Free space of the data directory; 0 where the fingerprint does not say.
     let free = text(node, "unique.storage.bytesfree").parse::<u64>().unwrap_or(0);
     NodeResources {
-        cpu: Cpu { cpu_shares: node.resources.cpu_mhz },
+        cpu: Cpu {
+            cpu_shares: node.resources.cpu_mhz,
+            total_cpu_cores: text(node, "cpu.numcores").parse().ok().filter(|_| !cores.is_empty()),
+            reservable_cpu_cores: cores.iter().collect(),
+            ..Cpu::default()
+        },
         memory: Memory { mib: node.resources.memory_mb },
         disk: Disk { mib: free / ostler_model::limits::MIB },
         networks: vec![network],

@@ -26,6 +26,11 @@ fn sample(schema: &'static Schema, field: &'static Field) -> Json {
                 let check = &mut of["Services"][0]["Checks"][2];
                 check.as_object_mut().unwrap().remove("TaskName");
             }
+            // Cores instead of a share.
+            main["Resources"]["CPU"] = json!(0);
+            main["Resources"]["NUMA"] = json!({"Affinity": "prefer"});
+            let of_side = side["Resources"].as_object_mut().unwrap();
+            of_side.retain(|key, _| !["Cores", "NUMA"].contains(&key.as_str()));
             json!([main, side])
         }
         // Each has one text, and one way to tell the task.

@@ -133,6 +133,7 @@ impl CallState {
             stderr: task.stderr.clone(),
             record_identity: task.record_identity.clone(),
             cpu_mhz: task.cpu_mhz,
+            cores: task.cores.clone(),
             memory_bytes_max: task.memory_bytes_max,
         };
         let start = self.services.processes.spawn(spec);

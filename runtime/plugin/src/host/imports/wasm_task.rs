@@ -55,6 +55,12 @@ impl CallState {
         input: TaskInput,
     ) -> Result<String, WasmError> {
         let task = self.wasm_run_to_change()?;
+        if !task.cores.is_empty() {
+            return Err(WasmError::Failed(
+                "the task asks for cores of its own, and WASM tasks share theirs with others; ask for cpu"
+                    .to_owned(),
+            ));
+        }
         let foreign = request.network.connect.iter().find(|to| !task.named.contains(to));
         if let Some(place) = foreign {
             return Err(WasmError::Denied(format!(
