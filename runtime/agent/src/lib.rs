@@ -27,6 +27,7 @@ mod loading;
 mod mode;
 mod namespaces;
 mod networks;
+mod node_cores;
 pub mod offline;
 mod plugin_status;
 mod quarantine;

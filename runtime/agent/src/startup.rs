@@ -20,6 +20,7 @@ use tokio_util::task::TaskTracker;
 use super::held::{Holds, LiveRuns};
 use super::inspect::STATE_FILE;
 use super::networks::{facts, of_node};
+use super::node_cores::node_cores;
 use super::restore::Left;
 use super::{
     AgentConfig, AgentError, AgentHandle, AgentMode, AgentOptions, Inner, OpenState, catalogue,
@@ -47,14 +48,12 @@ use ostler_model::ports::{BoxFuture, ProcessIdentity, Workloads};
 use ostler_model::time::Timestamp;
 use ostler_network::AllocNetworks;
 use ostler_node::watch::Watcher;
-use ostler_node::{Node, NodeCores, NodeView, id, refresh};
+use ostler_node::{Node, NodeView, id, refresh};
 use ostler_plugin::PluginRuntime;
 use ostler_plugin::drivers::manager::DriverManager;
 use ostler_plugin::host::wasm_task::{WasmTaskHost, WasmTasks};
 use ostler_plugin::host::{HostServices, HostWorkloads};
-use ostler_process::{
-    CgroupStatus, ProcessHost, ProcessOptions, Supervision, descriptors, identity, memory,
-};
+use ostler_process::{ProcessHost, ProcessOptions, Supervision, descriptors, identity, memory};
 use ostler_recording::{RecordCalls, RecordingStore};
 use ostler_sandbox::{EngineKind, Sandbox, SandboxConfig};
 use ostler_state::durable;
@@ -118,7 +117,7 @@ pub(super) async fn begin(options: AgentOptions, open: OpenState) -> Result<Begu
     let node = Node::new(view);
     let board = catalogue::Board::new(node.clone());
     let services = host_services(&options, &data_dir, sandbox, &mut notices).await?;
-    node.update(|view| view.set_cores(cores(services.processes.cgroup_status())));
+    node.update(|view| view.set_cores(node_cores(&services.processes)));
     let workloads: Arc<dyn Workloads> = Arc::new(HostWorkloads {
         processes: services.processes.clone(),
         wasm_tasks: services.wasm_tasks.clone(),
@@ -293,16 +292,6 @@ impl Begun {
     }
 }
 
-/// Cores that tasks may have for themselves.
-fn cores(cgroups: &CgroupStatus) -> NodeCores {
-    let ids = cgroups.cores.clone();
-    let missing = match &cgroups.unavailable {
-        Some(why) if ids.is_empty() => why.to_string(),
-        _ => String::new(),
-    };
-    NodeCores { ids, missing }
-}
-
 fn policy(config: GcConfig) -> GcPolicy {
     let default = GcPolicy::default();
     GcPolicy {
@@ -317,8 +306,11 @@ fn policy(config: GcConfig) -> GcPolicy {
 /// Keep what is known of the machine fresh until the agent ends.
 fn refresh_node(agent: &AgentHandle, client: ClientConfig) {
     let dir = agent.0.data_dir.clone();
+    let (node, processes) = (agent.0.node.clone(), agent.0.services.processes.clone());
     let look = move || {
         let (dir, client) = (dir.clone(), client.clone());
+        // One may have been switched on or off.
+        node.update(|view| view.set_cores(node_cores(&processes)));
         async move {
             let looked = tokio::task::spawn_blocking(move || facts(&dir, &client));
             looked.await.map_err(|_| refresh::GivenUp)

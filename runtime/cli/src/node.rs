@@ -62,9 +62,12 @@ fn status_text(node: &NodeView, terminal: &Terminal) -> String {
     let _ = writeln!(text, "address      {}", node.host_ip);
     let (cpu, memory) = (node.resources.cpu_mhz, node.resources.memory_mb);
     let _ = writeln!(text, "resources    {cpu} MHz, {memory} MiB memory");
-    if !node.cores.ids.is_empty() {
-        let _ = writeln!(text, "cores        {} can be reserved", node.cores.ids);
-    }
+    let _ = match node.cores.ids.is_empty() {
+        true => {
+            writeln!(text, "cores        none can be reserved: {}", one_line(&node.cores.missing))
+        }
+        false => writeln!(text, "cores        {} can be reserved", node.cores.ids),
+    };
     let mut section =
         |title: &str, body: String| text.push_str(&output::section(title, &body, terminal));
     section("drivers", drivers(node, terminal) + &still_loading(node));

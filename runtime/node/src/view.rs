@@ -168,14 +168,14 @@ impl NodeView {
         };
     }
 
-    /// MHz of so many cores: their share of the total, rounded up, so that all of them are all of it.
+    /// MHz of so many cores: their share of the total, rounded down, so that there is one for each.
     #[must_use]
     pub fn mhz_of_cores(&self, count: u32) -> u64 {
         let cores = match self.attributes.get("cpu.numcores").map(|found| &found.value) {
             Some(Scalar::Int(cores)) => u64::try_from(*cores).unwrap_or(0).max(1),
             _ => u64::try_from(self.cores.ids.len()).unwrap_or(0).max(1),
         };
-        self.resources.cpu_mhz.saturating_mul(count.into()).div_ceil(cores)
+        self.resources.cpu_mhz.saturating_mul(count.into()) / cores
     }
 
     /// The cores of each NUMA node; one node with all where the kernel tells of none.

@@ -266,9 +266,7 @@ impl Leaf {
     pub fn create(status: &CgroupStatus, run: &str, limits: &Limits) -> io::Result<Option<Self>> {
         let own_cores = !limits.cores.is_empty();
         if own_cores && !status.cores.contains_all(&limits.cores) {
-            let (wanted, all) = (&limits.cores, &status.cores);
-            let text = format!("cores {wanted} are not among those that can be given: {all}");
-            return Err(io::Error::other(text));
+            return Err(cores::not_given(status, &limits.cores));
         }
         let Some(parent) = status.home(own_cores) else {
             return Ok(None);
@@ -292,6 +290,7 @@ impl Leaf {
             }
             if own_cores {
                 leaf.write(cores::CPUS, &limits.cores.to_string())?;
+                cores::check_given(&leaf.path, &limits.cores)?;
                 cores::share_rest(&parent)?;
             }
             Ok(())
@@ -404,12 +403,15 @@ impl WorkerCgroup {
     /// That of a process an earlier agent started: named by the kernel and looked for below the parent
     /// of all, so no word of the process counts.
     pub(super) fn of(status: &CgroupStatus, pid: u32) -> io::Result<Option<Self>> {
-        let Some(parent) = status.home(false) else { return Ok(None) };
         let own = own_cgroup(&fs::read_to_string(format!("/proc/{pid}/cgroup"))?);
         let Some(name) = own.as_deref().map(Path::new).and_then(Path::file_name) else {
             return Ok(None);
         };
-        let Some(leaf) = Leaf::existing(parent.join(name)) else { return Ok(None) };
+        // One of an agent that could not give cores lies beside those of today.
+        let homes = [status.home(false), status.parent.clone()].into_iter().flatten();
+        let Some(leaf) = homes.map(|home| home.join(name)).find_map(Leaf::existing) else {
+            return Ok(None);
+        };
         let procs = fs::read_to_string(leaf.path.join("cgroup.procs"))?;
         let inside = procs.lines().any(|line| line.parse() == Ok(pid));
         Ok(inside.then(|| Self::new(leaf, status)))

@@ -458,6 +458,12 @@ impl ProcessHost {
         self.inner.abilities.get_or_init(|| probed(self.line().cloned())).await
     }
 
+    /// Cores that tasks may have for themselves now; none where cgroups do not let the agent give any.
+    #[must_use]
+    pub fn cores(&self) -> CoreSet {
+        cgroup::cores::now(&self.inner.cgroups)
+    }
+
     /// What cgroups do for tasks here.
     #[must_use]
     pub fn cgroup_status(&self) -> &CgroupStatus {

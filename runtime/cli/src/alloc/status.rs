@@ -206,8 +206,8 @@ fn processor(cpu: &Cpu) -> String {
     let cores: CoreSet = cpu.reserved_cores.iter().copied().collect();
     match cores.len() {
         0 => format!("{} MHz", cpu.cpu_shares),
-        1 => format!("core {cores}"),
-        _ => format!("cores {cores}"),
+        1 => format!("core {cores}, {} MHz", cpu.cpu_shares),
+        _ => format!("cores {cores}, {} MHz", cpu.cpu_shares),
     }
 }
 

@@ -5,8 +5,10 @@
 //!                                    ├─ main tasks        each phase from what the first left:
 //!                                    └─ poststop tasks    they do not run at the same time
 //! ```
+//! Who needs cores of one NUMA node is served first, and who needs most of them.
 //! One core always stays for the tasks that have none of their own, as long as there are such.
 
+use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
 use super::Problem;
@@ -63,15 +65,18 @@ pub(super) fn choose<'a>(
 ) -> Result<BTreeMap<TaskName, CoreSet>, (&'a Task, CoreRequest, CoreSet)> {
     let (mut always, mut phases) = (CoreSet::new(), BTreeMap::<Phase, CoreSet>::new());
     let mut chosen = BTreeMap::new();
-    let asking = || {
-        let tasks = group.tasks.iter();
-        tasks.filter_map(|task| Some((Phase::of(task), &**task, task.resources.cores?)))
-    };
-    let (first, then) = (
-        asking().filter(|(at, ..)| *at == Phase::Always),
-        asking().filter(|(at, ..)| *at != Phase::Always),
-    );
-    for (phase, task, request) in first.chain(then) {
+    let tasks = group.tasks.iter();
+    let asking = tasks.filter_map(|task| Some((Phase::of(task), &**task, task.resources.cores?)));
+    let mut asking: Vec<_> = asking.collect();
+    asking.sort_by_key(|(phase, _, request)| {
+        let numa = match request.numa {
+            NumaAffinity::Require => 0,
+            NumaAffinity::Prefer => 1,
+            NumaAffinity::None => 2,
+        };
+        (*phase, numa, Reverse(request.count))
+    });
+    for (phase, task, request) in asking {
         let of_phase = phases.entry(phase).or_default();
         let left = free.without(&always).without(of_phase);
         let picked = pick(&left, request, nodes).ok_or((task, request, left))?;
@@ -177,6 +182,11 @@ mod tests {
         assert_eq!(chosen(ask(2, NumaAffinity::Prefer), "3-5", &nodes).unwrap(), "t=4-5");
         assert_eq!(chosen(ask(2, NumaAffinity::Require), "0-5", &nodes).unwrap(), "t=4-5");
         assert_eq!(chosen(ask(3, NumaAffinity::Prefer), "3-5", &nodes).unwrap(), "t=3-5");
+        let both = vec![
+            task("any", 1, NumaAffinity::None, None),
+            task("near", 2, NumaAffinity::Require, None),
+        ];
+        assert_eq!(chosen(both, "0-2", &["0-1", "2"]).unwrap(), "any=2 near=0-1");
         let refused = chosen(ask(3, NumaAffinity::Require), "3-5", &nodes).unwrap_err();
         assert!(refused.contains("of one NUMA node"), "{refused}");
     }

@@ -103,7 +103,7 @@ impl Instance<'_> {
         };
         next.cores.claim(self.id, chosen.values());
         let held = next.cores.held();
-        if next.sharing > 0 && !held.is_empty() && held.contains_all(total) {
+        if next.sharing > 0 && !total.is_empty() && held.contains_all(total) {
             self.problems.push(Problem::NoSharedCore { index, total: total.clone() });
         }
         let assigned = |(task, cores): (TaskName, CoreSet)| {

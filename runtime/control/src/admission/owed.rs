@@ -19,6 +19,7 @@ impl Admission {
             holder.alloc == alloc && (of_alloc.contains(holder) || !owing.contains(&holder.task))
         });
         self.ports.release(alloc);
+        self.cores.release(alloc);
         self.unassign(alloc);
     }
 

@@ -248,7 +248,7 @@ pub enum Problem {
     },
     /// Not enough cores are free.
     #[error(
-        "task {task} of allocation {index} needs {}{} for itself; of this node's {total} {} free",
+        "task {task} of allocation {index} needs {}{} for itself; of this node's cores {total}, {} free",
         counted(usize::try_from(*wanted).unwrap_or(usize::MAX), "core"),
         if *one_node { " of one NUMA node" } else { "" },
         match free.len() {

@@ -244,9 +244,9 @@ fn cores_are_claimed_with_their_processor_time_and_free_again_after_a_release() 
     assert_eq!(admission.assigned().cpu_mhz, 1_000);
     let third = place_on(&mut admission, &view, one(), 3).unwrap_err().to_string();
     let wanted =
-        "task one of allocation 0 needs 1 core for itself; of this node's 0-1 none is free";
+        "task one of allocation 0 needs 1 core for itself; of this node's cores 0-1, none is free";
     assert!(third.contains(wanted), "{third}");
-    admission.release_alloc(first.id);
+    admission.end_alloc(first.id, &BTreeSet::new());
     let again = place_on(&mut admission, &view, one(), 4).unwrap().remove(0);
     assert_eq!(again.cores_of(&name).to_string(), "0");
 
@@ -284,6 +284,11 @@ fn a_node_and_a_driver_that_give_no_cores_say_why() {
         "{refused}"
     );
     assert_eq!(refused.lines().count(), 3, "{refused}");
+    // What an earlier agent gave is still held; others are placed all the same.
+    let mut admission = Admission::default();
+    let held = place_on(&mut admission, &with_cores(), all(), 2).unwrap();
+    assert_eq!(held.len(), 1);
+    place_on(&mut admission, &view, job(vec![group("g", 1, vec![task("t", 10, 10)])]), 3).unwrap();
     let mut view = with_cores();
     view.drivers.get_mut("exec").unwrap().gives_cores = false;
     let refused = place_on(&mut Admission::default(), &view, all(), 1).unwrap_err().to_string();

@@ -6,15 +6,18 @@
 //!   share/            cpuset.cpus: what no leaf has   written anew when a leaf comes or goes
 //!     <leaf>/         inherits                        every other process
 //! ```
+//! Several processes write there: the agent, each supervisor that removes its leaf, other agents. So who has
+//! written looks again, and writes anew as long as something changed meanwhile: the last one to write has
+//! seen all others.
+//!
 //! The files of the kernel are the only record: an agent that starts finds there what the processes of
 //! an earlier one have.
 
 use std::fs;
 use std::io;
 use std::path::Path;
-use std::sync::{Mutex, PoisonError};
 
-use super::{enable, sweep};
+use super::{CgroupStatus, enable, sweep};
 use ostler_model::cores::CoreSet;
 
 /// Directory of the processes without cores of their own. No leaf has this name.
@@ -42,14 +45,29 @@ pub(super) fn prepare(parent: &Path, controllers: &[&str]) -> io::Result<CoreSet
     share_rest(parent)
 }
 
+/// How often who writes looks again: each time somebody else came in between.
+const ROUNDS_MAX: usize = 32;
+
 /// Give the shared part what no leaf beside it has. All cores that there are.
 ///
 /// # Errors
 /// When the kernel's files cannot be read or written.
 pub(super) fn share_rest(parent: &Path) -> io::Result<CoreSet> {
-    // Whoever comes last sees the leaves of all others.
-    static TURN: Mutex<()> = Mutex::new(());
-    let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+    let (mut all, mut rest) = rest_of(parent)?;
+    for _ in 0..ROUNDS_MAX {
+        super::write(&parent.join(SHARE).join(CPUS), &rest.to_string())?;
+        let now = rest_of(parent)?;
+        let same = now.1 == rest;
+        (all, rest) = now;
+        if same {
+            break;
+        }
+    }
+    Ok(all)
+}
+
+/// All cores that there are, and those that no leaf has; never none of these.
+fn rest_of(parent: &Path) -> io::Result<(CoreSet, CoreSet)> {
     let all = read(&parent.join(EFFECTIVE))?;
     let mut taken = CoreSet::new();
     for entry in fs::read_dir(parent)? {
@@ -59,17 +77,52 @@ pub(super) fn share_rest(parent: &Path) -> io::Result<CoreSet> {
         }
         match read(&entry.path().join(CPUS)) {
             Ok(cores) => taken = taken.union(&cores),
-            // It has just been removed.
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(error) if is_gone(&error) => {}
             Err(error) => return Err(error),
         }
     }
     let rest = all.without(&taken);
-    // To the kernel an empty list is no list, and all of them. Nobody who runs a task shares then.
+    // To the kernel an empty list is no list, and all of them. Of one agent, nobody who runs a task shares
+    // then.
     let last = || all.iter().next_back().into_iter().collect();
     let rest = if rest.is_empty() { last() } else { rest };
-    super::write(&parent.join(SHARE).join(CPUS), &rest.to_string())?;
-    Ok(all)
+    Ok((all, rest))
+}
+
+/// A cgroup that has just been removed: its file is not there, or was open meanwhile.
+fn is_gone(error: &io::Error) -> bool {
+    let no_device = Some(rustix::io::Errno::NODEV.raw_os_error());
+    error.kind() == io::ErrorKind::NotFound || error.raw_os_error() == no_device
+}
+
+/// Did the kernel give a leaf the cores that it asks for? One that is switched off it leaves out, and gives
+/// those of others where none is left.
+///
+/// # Errors
+/// When it did not, or cannot be asked.
+pub(super) fn check_given(leaf: &Path, wanted: &CoreSet) -> io::Result<()> {
+    let given = read(&leaf.join(EFFECTIVE))?;
+    if given == *wanted {
+        return Ok(());
+    }
+    Err(io::Error::other(format!(
+        "of the cores {wanted} the kernel gives {given}: one is switched off"
+    )))
+}
+
+/// Why these cores cannot be given.
+pub(super) fn not_given(status: &CgroupStatus, wanted: &CoreSet) -> io::Error {
+    let why = status.unavailable.as_ref().map(ToString::to_string).unwrap_or_default();
+    io::Error::other(match status.cores.is_empty() {
+        true => format!("cores {wanted} cannot be given any more: {why}"),
+        false => format!("cores {wanted} are not among those that can be given: {}", status.cores),
+    })
+}
+
+/// Cores that can be given now; what was found when the agent began, without those that are switched off.
+pub(crate) fn now(status: &CgroupStatus) -> CoreSet {
+    let effective = status.parent.as_ref().and_then(|parent| read(&parent.join(EFFECTIVE)).ok());
+    effective.map_or_else(|| status.cores.clone(), |now| status.cores.intersection(&now))
 }
 
 /// A leaf of `parent` is gone: what it had is everybody's again.
@@ -92,7 +145,7 @@ mod tests {
     #![allow(clippy::unwrap_used, reason = "tests")]
 
     use super::*;
-    use crate::cgroup::{CgroupStatus, Leaf, Limits, Unavailable};
+    use crate::cgroup::{Leaf, Limits, Unavailable};
 
     /// What the kernel would have made.
     fn cgroup(path: &Path, files: &[(&str, &str)]) {
@@ -130,8 +183,9 @@ mod tests {
         let mut status = CgroupStatus::none(Unavailable::NotMounted);
         let limits = Limits { cores: "0".parse().unwrap(), ..Limits::default() };
         let error = Leaf::create(&status, "x", &limits).unwrap_err().to_string();
-        assert!(error.contains("cores 0 are not among"), "{error}");
+        assert!(error.contains("cores 0 cannot be given any more: no cgroup version 2"), "{error}");
         status.cores = "1".parse().unwrap();
-        assert!(Leaf::create(&status, "x", &limits).is_err());
+        let error = Leaf::create(&status, "x", &limits).unwrap_err().to_string();
+        assert!(error.contains("cores 0 are not among those that can be given: 1"), "{error}");
     }
 }

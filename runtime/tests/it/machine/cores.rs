@@ -51,6 +51,13 @@ async fn a_task_has_its_cores_alone_also_when_its_agent_is_killed() {
     machine.alloc_when("late", "running").await;
     assert_eq!(machine.cores_of("late", "l").await, "1-2 shared");
     machine.ok("ostler job stop late; ostler job stop both").await;
+    // More often than there are cores.
+    for run in 0..4 {
+        let once = job("again", "service", &told("a", "cores = 1"));
+        assert_eq!(machine.submit("again", &once).await.code, 0, "{run}");
+        machine.alloc_when("again", "running").await;
+        machine.ok("ostler job stop again; ostler gc").await;
+    }
     let back = "test $(cat /sys/fs/cgroup/ostler/share/cpuset.cpus) = 0-2";
     machine.until("its core is everybody's again", back).await;
     assert_eq!(machine.now_of("b").await, "0-2");
