@@ -7,8 +7,9 @@ use tokio::sync::watch;
 
 use super::views::Readiness;
 use super::{
-    AgentHandle, AllocError, AllocRef, AllocView, Collected, Deployed, DeploymentAsk, JobView,
-    Plan, RegisterOptions, Registered, RestartScope, Stage, StopOptions, Stopped, SubmitError,
+    AgentHandle, AllocError, AllocRef, AllocView, ChangesSeen, Collected, Deployed, DeploymentAsk,
+    JobView, Plan, RegisterOptions, Registered, RestartScope, Stage, StopOptions, Stopped,
+    SubmitError,
 };
 use ostler_control::scaling::scaled;
 use ostler_jobsdir::{FilesOnDisk, JobsDir, JobsDirReport};
@@ -48,6 +49,19 @@ impl AgentHandle {
     #[must_use]
     pub fn changes(&self) -> watch::Receiver<u64> {
         self.0.control.changes()
+    }
+
+    /// Where to begin with [`AgentHandle::changes_from`] so that the first is one after this index, or
+    /// the oldest that is kept.
+    #[must_use]
+    pub fn change_position(&self, index: u64) -> u64 {
+        self.0.control.change_position(index)
+    }
+
+    /// At most `most` visible changes from a position on; more come when [`AgentHandle::changes`] grows.
+    #[must_use]
+    pub fn changes_from(&self, position: u64, most: usize) -> ChangesSeen {
+        self.0.control.changes_from(position, most)
     }
 
     /// Every registered job, by id.

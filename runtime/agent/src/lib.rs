@@ -84,9 +84,10 @@ pub use ostler_control::reconcile::reason;
 pub use ostler_control::scaling::ScaleError;
 pub use ostler_control::variables::VariableError;
 pub use ostler_control::{
-    AllocError, AllocRef, AllocView, BlockedPlacement, Collected, ConfigProblem, Deployed,
-    DeviceExplanation, GroupCounts, GroupPlan, JobStatus, JobView, PlaceCounts, Plan, RAW_EXEC,
-    RegisterOptions, Registered, Stage, StopOptions, Stopped, SubmitError,
+    AllocError, AllocRef, AllocView, BlockedPlacement, ChangeOf, ChangesSeen, Collected,
+    ConfigProblem, Deployed, DeviceExplanation, GroupCounts, GroupPlan, JobStatus, JobView,
+    NotedChange, PlaceCounts, Plan, RAW_EXEC, RegisterOptions, Registered, Stage, StopOptions,
+    Stopped, SubmitError,
 };
 pub use ostler_device::matching::{DeviceAffinity, DeviceCandidate, DeviceOutcome};
 pub use ostler_health::meter::PluginActivity;

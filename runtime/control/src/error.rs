@@ -73,9 +73,9 @@ pub enum SubmitError {
     /// Its owner could not be started.
     #[error("{0}")]
     Runner(String),
-    /// The job is at another index than the caller thinks.
+    /// The job is at another index than the caller thinks. Nomad's command line knows it by its beginning.
     #[error(
-        "job {job} is at job modify index {actual}, not {expected}; look at it again with `ostler job plan`"
+        "Enforcing job modify index {expected}: job {job} is at {actual}; look at it again with `ostler job plan`"
     )]
     Index {
         /// The job.

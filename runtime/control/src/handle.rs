@@ -7,6 +7,7 @@ use std::time::Duration;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinSet;
 
+use super::change_log::ChangesSeen;
 use super::deployments::DeploymentAsk;
 use super::error::{AllocError, SubmitError};
 use super::gc::choice::GcPolicy;
@@ -54,6 +55,20 @@ impl ControlHandle {
     #[must_use]
     pub fn changes(&self) -> watch::Receiver<u64> {
         self.shared.index.subscribe()
+    }
+
+    /// Where to begin with [`ControlHandle::changes_from`] so that the first is one after this index, or
+    /// the oldest that is kept.
+    #[must_use]
+    pub fn change_position(&self, index: u64) -> u64 {
+        self.shared.changes().position_after(index)
+    }
+
+    /// At most `most` visible changes from a position on; more come when [`ControlHandle::changes`]
+    /// grows.
+    #[must_use]
+    pub fn changes_from(&self, position: u64, most: usize) -> ChangesSeen {
+        self.shared.changes().after(position, most)
     }
 
     /// How far the agent is.

@@ -12,6 +12,7 @@
 
 pub mod acknowledged;
 pub mod admission;
+mod change_log;
 pub mod deployments;
 pub mod ended;
 mod error;
@@ -32,6 +33,7 @@ pub mod variables;
 pub mod views;
 
 pub use admission::DeviceExplanation;
+pub use change_log::{ChangeOf, ChangesSeen, NotedChange};
 pub use error::{AllocError, ConfigProblem, SubmitError};
 pub use handle::ControlHandle;
 pub use owner::{ControlOptions, spawn};

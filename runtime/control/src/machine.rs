@@ -34,6 +34,7 @@ mod types;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use crate::change_log::NotedChange;
 use crate::tables::Tables;
 use ostler_device::ledger::DeviceLedger;
 use ostler_model::ids::{AllocId, JobId};
@@ -121,6 +122,11 @@ impl Machine {
     #[must_use]
     pub const fn tables(&self) -> &Tables {
         &self.tables
+    }
+
+    /// What changed visibly since this was asked last.
+    pub(crate) fn take_noted(&mut self) -> Vec<NotedChange> {
+        self.tables.take_noted()
     }
 
     /// When [`ControlEvent::Alarm`] is due, as [`World::uptime`]; `None`: never.

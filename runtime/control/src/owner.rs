@@ -22,6 +22,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinHandle;
 
 use crate::ControlHandle;
+use crate::change_log::ChangeLog;
 use crate::gc::gauge::Gauge;
 use crate::held::Holds;
 use crate::machine::{Answer, Ask, ControlEvent, Machine, RequestId, World};
@@ -97,6 +98,7 @@ pub struct ControlOptions {
 pub(crate) struct Shared {
     now: Mutex<Now>,
     pub(crate) index: watch::Sender<u64>,
+    pub(crate) changes: Mutex<ChangeLog>,
     pub(crate) stage: watch::Sender<Stage>,
     pub(crate) options: ControlOptions,
     began: Stopwatch,
@@ -112,6 +114,11 @@ impl Shared {
     pub(crate) fn now(&self) -> MutexGuard<'_, Now> {
         // A step that panicked ended the owner; the tables can still be read.
         self.now.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The last visible changes.
+    pub(crate) fn changes(&self) -> MutexGuard<'_, ChangeLog> {
+        self.changes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Look at the world for a step.
@@ -153,7 +160,14 @@ pub fn spawn(options: ControlOptions) -> (ControlHandle, JoinHandle<()>) {
     let machine = Machine::new(tables);
     let changes = options.node.changes();
     let now = Mutex::new(Now { machine, owners: BTreeMap::new() });
-    let shared = Arc::new(Shared { now, index, stage, options, began: Stopwatch::start() });
+    let shared = Arc::new(Shared {
+        now,
+        index,
+        changes: Mutex::default(),
+        stage,
+        options,
+        began: Stopwatch::start(),
+    });
     let (queue, inbox) = mpsc::channel(CONTROL_QUEUE_MAX);
     let (options, meter) = (&shared.options, Arc::clone(&shared.options.gauge));
     let allocs = options.data_dir.join("allocs");
@@ -299,6 +313,7 @@ impl Owner {
             let effects = {
                 let mut now = self.shared.now();
                 let effects = self.shared.with_world(|world| now.machine.step(world, event));
+                self.shared.changes().add(now.machine.take_noted());
                 // The handle of a removed allocation goes with it.
                 if let Some(id) = removed.filter(|id| now.machine.tables().alloc(*id).is_none()) {
                     now.owners.remove(&id);

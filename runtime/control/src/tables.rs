@@ -18,12 +18,14 @@ use std::ops::RangeBounds;
 use std::sync::Arc;
 
 use super::admission::Admission;
+use super::change_log::{ChangeOf, NotedChange};
 use super::deployments::History;
 use super::ended::Ended;
 use super::held::Holds;
 use super::views::{BlockedPlacement, Stage};
 use ostler_model::alloc::Allocation;
 use ostler_model::ids::{AllocId, GroupName, JobId};
+use ostler_model::rollout::Deployment;
 use ostler_model::saved::{EndedPlaces, JobRecord, SavedAllocState};
 use ostler_model::time::Timestamp;
 use uuid::Uuid;
@@ -68,6 +70,8 @@ pub struct Tables {
     /// How far the agent is.
     pub(crate) stage: Stage,
     index: u64,
+    /// What changed visibly since the last look; nothing of what is restored.
+    noted: Vec<NotedChange>,
 }
 
 impl Tables {
@@ -83,7 +87,27 @@ impl Tables {
             holds,
             stage: Stage::Starting,
             index: recorded.saturating_add(1).max(millis),
+            noted: Vec::new(),
         }
+    }
+
+    /// What changed visibly since this was asked last.
+    pub(crate) fn take_noted(&mut self) -> Vec<NotedChange> {
+        std::mem::take(&mut self.noted)
+    }
+
+    fn note(&mut self, index: u64, of: ChangeOf) {
+        if self.stage.restored() {
+            self.noted.push(NotedChange { index, of });
+        }
+    }
+
+    /// A job is gone, which is visible from now on.
+    pub(crate) fn remove_job(&mut self, job: &JobId) -> u64 {
+        self.jobs.remove(job);
+        let index = self.next_index();
+        self.note(index, ChangeOf::Job(job.clone(), true));
+        index
     }
 
     /// The index of the last visible change.
@@ -138,6 +162,8 @@ impl Tables {
             later: BTreeMap::new(),
         };
         self.jobs.entry(id).or_insert_with(new).record = Arc::clone(&record);
+        let of = ChangeOf::Job(record.job.id.clone(), record.stopped);
+        self.note(record.modify_index, of);
     }
 
     /// Enter places that an earlier agent found ended, of the job's present version.
@@ -154,7 +180,9 @@ impl Tables {
         let Some(entry) = self.jobs.get_mut(job) else { return };
         if entry.blocked != blocked {
             entry.blocked = blocked;
-            self.next_index();
+            let of = ChangeOf::Job(job.clone(), entry.record.stopped);
+            let index = self.next_index();
+            self.note(index, of);
         }
     }
 
@@ -174,8 +202,13 @@ impl Tables {
 
     /// These are the earlier versions and deployments of a job.
     pub(crate) fn put_history(&mut self, job: &JobId, history: History) {
-        if let Some(entry) = self.jobs.get_mut(job) {
-            entry.history = history;
+        let Some(entry) = self.jobs.get_mut(job) else { return };
+        let known = std::mem::replace(&mut entry.history, history).deployments;
+        let is_new = |one: &&Arc<Deployment>| !known.contains(one);
+        let changed: Vec<_> = entry.history.deployments.iter().filter(is_new).cloned().collect();
+        for deployment in changed {
+            let of = ChangeOf::Deployment(job.clone(), deployment.id.clone());
+            self.note(deployment.modify_index, of);
         }
     }
 
@@ -306,6 +339,7 @@ impl Tables {
         entry.allocation = allocation;
         entry.modify_index = index.max(entry.modify_index);
         entry.modify_time = now;
+        self.note(index, ChangeOf::Alloc(id));
     }
 
     /// Enter an allocation of an earlier agent.
@@ -331,6 +365,7 @@ impl Tables {
         let Some(entry) = self.allocs.get_mut(&id) else { return };
         (entry.modify_index, entry.modify_time) = (index, now);
         self.index = index;
+        self.note(index, ChangeOf::Alloc(id));
     }
 
     /// Forget an allocation.

@@ -19,6 +19,7 @@ mod agent_command_jobs;
 mod answers;
 mod api_answers;
 mod api_jobs;
+mod api_stock;
 mod api_streams;
 mod architecture;
 mod artifacts;

@@ -69,11 +69,38 @@ pub struct AgentMember<'a> {
     pub addr: Text<'a>,
     /// It has none.
     pub port: u16,
-    /// It has none.
+    /// What servers tell each other.
     #[serde(deserialize_with = "or_empty")]
     pub tags: BTreeMap<Text<'a>, Text<'a>>,
     /// `alive`.
     pub status: Text<'a>,
+    /// It speaks to no other server.
+    pub protocol_min: u8,
+    /// As `protocol_min`.
+    pub protocol_max: u8,
+    /// As `protocol_min`.
+    pub protocol_cur: u8,
+    /// As `protocol_min`.
+    pub delegate_min: u8,
+    /// As `protocol_min`.
+    pub delegate_max: u8,
+    /// As `protocol_min`.
+    pub delegate_cur: u8,
+}
+
+/// What `/v1/agent/members` answers.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+pub struct AgentMembers<'a> {
+    /// Who answers.
+    pub server_name: Text<'a>,
+    /// `global`.
+    pub server_region: Text<'a>,
+    /// Its data center.
+    #[serde(rename = "ServerDC")]
+    pub server_dc: Text<'a>,
+    /// Itself alone.
+    pub members: Vec<AgentMember<'a>>,
 }
 
 /// What `/v1/agent/health` answers.

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use ostler_model::ids::AllocId;
 use serde::{Deserialize, Serialize};
 
-use crate::{Absent, AllocMetric, Text, or_empty};
+use crate::{Absent, AllocMetric, JobDiff, Text, or_empty};
 
 /// `JobRegisterRequest`, `JobPlanRequest` and `JobValidateRequest`. `J` is the job; the server reads that
 /// apart, with its places.
@@ -267,24 +267,6 @@ impl DesiredUpdates {
     }
 }
 
-/// `JobDiff`: which kind of change. What differs is told as lines, in `Changes`.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
-#[serde(rename_all = "PascalCase", default)]
-pub struct JobDiff<'a> {
-    /// `Added`, `Edited` or `None`.
-    #[serde(rename = "Type")]
-    pub kind: Text<'a>,
-    /// The job.
-    #[serde(rename = "ID")]
-    pub id: Text<'a>,
-    /// Told as lines.
-    pub fields: Absent,
-    /// Told as lines.
-    pub objects: Absent,
-    /// Told as lines.
-    pub task_groups: Absent,
-}
-
 /// `AllocationRestartRequest`.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
@@ -303,4 +285,20 @@ pub struct SignalRequest<'a> {
     pub task: Option<Text<'a>>,
     /// The signal; SIGKILL unless given.
     pub signal: Option<Text<'a>>,
+}
+
+/// Body of `/v1/job/ID/evaluate`.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+pub struct EvaluateRequest {
+    /// How.
+    pub eval_options: EvalOptions,
+}
+
+/// See [`EvaluateRequest`].
+#[derive(Clone, Copy, Debug, Default, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+pub struct EvalOptions {
+    /// Allocations that failed are placed again, whatever their policy says.
+    pub force_reschedule: bool,
 }

@@ -7,7 +7,7 @@ use ostler_model::saved::JobOrigin;
 use ostler_model::time::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use crate::{Absent, Text, or_empty};
+use crate::{Absent, JobDiff, Text, or_empty};
 
 /// `JobListStub`.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
@@ -203,6 +203,12 @@ pub struct Places {
 pub struct JobVersions<J> {
     /// The versions, `J` each.
     pub versions: Vec<J>,
-    /// What differs between them, where that is asked for: nothing.
-    pub diffs: Option<Vec<Absent>>,
+    /// What differs between each and the one before it, where that is asked for.
+    pub diffs: Option<Vec<JobDiff<'static>>>,
+    /// Index of the newest.
+    pub index: u64,
+    /// There is no other server.
+    pub last_contact: u64,
+    /// There is no other server.
+    pub known_leader: bool,
 }

@@ -55,7 +55,8 @@ pub(super) async fn own(State(api): Shared, params: Params) -> Result<Response, 
     reply::json(&params, &json::agent::own(&node, &data_dir, counts, state))
 }
 
-fn counts(api: &Api) -> Value {
+/// How many there are of what.
+pub(super) fn counts(api: &Api) -> Value {
     let allocs = api.agent.allocs();
     let of = |status| allocs.iter().filter(|view| view.state.client_status == status).count();
     json!({
@@ -93,15 +94,14 @@ pub(super) async fn namespace(Asked { api, id: name, params }: Asked) -> Result<
     Ok(reply::read_at(api.began_at, reply::json(&params, &described(found))?))
 }
 
+/// What would make, change or remove a namespace.
+pub(super) async fn other_namespaces() -> Failure {
+    Failure::Namespaces
+}
+
 /// `PUT /v1/system/gc`
 pub(super) async fn collect(State(api): Shared) -> Result<Response, Failure> {
     collected(api.agent.collect(None).await?)
-}
-
-/// `GET /v1/metrics`
-pub(super) async fn metrics(State(api): Shared, params: Params) -> Result<Response, Failure> {
-    let objects = [("client", counts(&api)), ("state", json!(api.agent.state_stats()))];
-    reply::json(&params, &json::agent::metrics(api.clock.now(), &objects))
 }
 
 /// `PUT /v1/ostler/run/SUPERVISOR/end`: end one of them.

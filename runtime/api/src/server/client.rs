@@ -190,7 +190,7 @@ struct Sample {
 
 impl Processor {
     /// Per cent of one core since the last question, or since the start for the first one.
-    fn percent(
+    pub(super) fn percent(
         &mut self,
         task: (AllocId, TaskName),
         usage: &Usage,

@@ -104,6 +104,35 @@ pub(super) enum Failure {
     /// A variable was not changed.
     #[error(transparent)]
     Variable(#[from] VariableError),
+    /// The agent knows no tokens.
+    #[error("ACL support disabled")]
+    NoAcl,
+    /// It is of no free Nomad.
+    #[error("this agent has nothing of Nomad Enterprise")]
+    Enterprise,
+    /// There are no servers to join or to leave.
+    #[error(
+        "this agent has no servers beside it; cluster {{ servers = [...] }} in its configuration makes it a \
+         node of a cluster"
+    )]
+    Alone,
+    /// Servers of a cluster do it.
+    #[error(
+        "only the servers of a cluster do this; cluster {{ servers = [...] }} in the agent's configuration \
+         makes it a node of one"
+    )]
+    OfClusters,
+    /// Namespaces are not made by requests.
+    #[error(
+        "namespaces are in the agent's configuration: write namespace \"NAME\" {{ }} there, and start it anew"
+    )]
+    Namespaces,
+    /// Failed allocations are placed again by their policy alone.
+    #[error(
+        "an evaluation places no failed allocation again before its reschedule block does; leave out \
+         -force-reschedule"
+    )]
+    ForceReschedule,
     /// Nothing is at this path.
     #[error("not found")]
     NoPath,
@@ -181,7 +210,13 @@ impl Failure {
             | Self::VarPath(_)
             | Self::VarBody { .. }
             | Self::VarOther { .. }
-            | Self::VarLock(_) => StatusCode::BAD_REQUEST,
+            | Self::VarLock(_)
+            | Self::NoAcl
+            | Self::Alone
+            | Self::OfClusters
+            | Self::Namespaces
+            | Self::ForceReschedule => StatusCode::BAD_REQUEST,
+            Self::Enterprise => StatusCode::NOT_IMPLEMENTED,
             Self::Variable(error) => variable_status(error),
             Self::BodyTooLarge => StatusCode::PAYLOAD_TOO_LARGE,
             Self::NotThere(_) | Self::UnknownAlloc(_) | Self::NoPlugin(_) | Self::NoPath => {
@@ -210,7 +245,7 @@ impl IntoResponse for Failure {
             // What tells clients from other reasons that this one passes.
             return (status, [(RETRY_AFTER, "1")], self.to_string()).into_response();
         }
-        if status.is_server_error() {
+        if status.is_server_error() && status != StatusCode::NOT_IMPLEMENTED {
             tracing::warn!(%status, error = %self, "a request to the API failed");
         }
         (status, self.to_string()).into_response()

@@ -10,7 +10,7 @@
 //! allocations; and so has what waits of a job, which is blocked.
 
 use std::borrow::Cow;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 use axum::extract::State;
@@ -53,8 +53,13 @@ pub(super) fn id(job: &JobId, index: u64) -> String {
 pub(super) fn of_registration(job: &JobId, registered: &Registered) -> String {
     match registered.index {
         Some(index) => id(job, index),
-        None => id_of(UNCHANGED_SEED, job, registered.job_modify_index),
+        None => of_nothing(job, registered.job_modify_index),
     }
+}
+
+/// The id of an evaluation that found nothing to do for a job of this version.
+pub(super) fn of_nothing(job: &JobId, job_modify_index: u64) -> String {
+    id_of(UNCHANGED_SEED, job, job_modify_index)
 }
 
 /// The id of the evaluation that is to place the successor of an allocation.
@@ -80,6 +85,9 @@ fn uuid_of(parts: &[&[u8]]) -> String {
     let bytes = [a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p];
     uuid::Builder::from_custom_bytes(bytes).into_uuid().to_string()
 }
+
+/// Evaluations of removed jobs that are kept.
+const PURGED_MAX: usize = 64;
 
 /// What an evaluation is of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -119,21 +127,29 @@ pub(super) struct Evaluation {
 }
 
 impl Evaluation {
-    fn of_job(view: &JobView, datacenter: &str) -> Vec<Self> {
-        let record = &view.record;
-        let of = |index, trigger| Self {
+    /// Of a change that left nothing to be done.
+    fn new(job: &Arc<Job>, index: u64, trigger: Trigger, created_at: Timestamp) -> Self {
+        Self {
             of: Of::Change,
-            job: Arc::clone(&record.job),
+            job: Arc::clone(job),
             index,
             trigger,
-            created_at: record.submitted_at,
-            queued: view.groups.iter().map(|(name, c)| (name.to_string(), c.queued)).collect(),
+            created_at,
+            queued: BTreeMap::new(),
             failed: None,
             blocked: String::new(),
             previous: String::new(),
             named: String::new(),
             at: None,
             deployment: String::new(),
+        }
+    }
+
+    fn of_job(view: &JobView, datacenter: &str) -> Vec<Self> {
+        let record = &view.record;
+        let of = |index, trigger| Self {
+            queued: view.groups.iter().map(|(name, c)| (name.to_string(), c.queued)).collect(),
+            ..Self::new(&record.job, index, trigger, record.submitted_at)
         };
         let mut newest = of(record.job_modify_index, Trigger::JobRegister);
         newest.failed = metric::failed(&view.blocked, datacenter);
@@ -168,30 +184,16 @@ impl Evaluation {
     fn of_alloc(view: &AllocRef, made: bool) -> Self {
         let alloc = &view.allocation;
         let stopped = !made && alloc.desired == DesiredStatus::Stop;
-        Self {
-            of: Of::Change,
-            job: Arc::clone(&alloc.job),
-            index: if made { alloc.create_index } else { alloc.modify_index },
-            trigger: match (stopped, &*alloc.desired_description) {
-                (true, reason::RESCHEDULED) => Trigger::AllocFailure,
-                (true, reason::REPLACED | reason::NOT_NEEDED) => Trigger::DeploymentWatcher,
-                (true, _) => Trigger::AllocStop,
-                (false, _) if made && !alloc.reschedules.is_empty() => Trigger::AllocFailure,
-                (false, _) => Trigger::JobRegister,
-            },
-            created_at: alloc.created_at,
-            queued: BTreeMap::new(),
-            failed: None,
-            blocked: String::new(),
-            previous: String::new(),
-            named: String::new(),
-            at: None,
-            deployment: Some(alloc)
-                .filter(|_| made)
-                .and_then(|alloc| alloc.deployment_id())
-                .unwrap_or_default()
-                .to_owned(),
-        }
+        let index = if made { alloc.create_index } else { alloc.modify_index };
+        let trigger = match (stopped, &*alloc.desired_description) {
+            (true, reason::RESCHEDULED) => Trigger::AllocFailure,
+            (true, reason::REPLACED | reason::NOT_NEEDED) => Trigger::DeploymentWatcher,
+            (true, _) => Trigger::AllocStop,
+            (false, _) if made && !alloc.reschedules.is_empty() => Trigger::AllocFailure,
+            (false, _) => Trigger::JobRegister,
+        };
+        let deployment = alloc.deployment_id().filter(|_| made).unwrap_or_default().to_owned();
+        Self { deployment, ..Self::new(&alloc.job, index, trigger, alloc.created_at) }
     }
 
     /// What is to place the successor of one that failed.
@@ -280,12 +282,39 @@ fn all(api: &Api, wanted: impl Fn(&JobId) -> bool) -> Vec<Evaluation> {
     all
 }
 
+/// Ids of those on record of jobs of such namespaces.
+pub(super) fn ids(api: &Api, wanted: impl Fn(&str) -> bool) -> Vec<String> {
+    let all = all(api, |job| wanted(job.namespace()));
+    all.iter().filter(|one| one.of != Of::Unchanged).map(Evaluation::id).collect()
+}
+
 fn find(api: &Api, wanted: &str) -> Result<Evaluation, Failure> {
     let wanted = wanted.to_ascii_lowercase();
-    all(api, |_| true)
-        .into_iter()
-        .find(|known| known.id() == wanted)
-        .ok_or(Failure::NotThere("eval"))
+    let found = all(api, |_| true).into_iter().find(|known| known.id() == wanted);
+    found.or_else(|| api.purged().find(&wanted)).ok_or(Failure::NotThere("eval"))
+}
+
+/// One by its id, as JSON; nothing of what is on no record any more.
+pub(super) fn found(api: &Api, wanted: &str) -> Option<serde_json::Value> {
+    serde_json::to_value(find(api, wanted).ok()?.json()).ok()
+}
+
+/// The last jobs that were removed with all that is on record of them: who asked for it asks for its
+/// evaluation next.
+#[derive(Default)]
+pub(super) struct Purged(VecDeque<(Arc<Job>, u64, Timestamp)>);
+
+impl Purged {
+    /// Note that a job was removed at an index.
+    pub(super) fn add(&mut self, job: Arc<Job>, index: u64, at: Timestamp) {
+        self.0.push_front((job, index, at));
+        self.0.truncate(PURGED_MAX);
+    }
+
+    fn find(&self, wanted: &str) -> Option<Evaluation> {
+        let found = self.0.iter().find(|(job, index, _)| id(&job.id, *index) == wanted);
+        found.map(|(job, index, at)| Evaluation::new(job, *index, Trigger::JobDeregister, *at))
+    }
 }
 
 /// `GET /v1/evaluation/ID`

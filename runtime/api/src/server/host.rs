@@ -39,7 +39,7 @@ pub(super) struct Cores {
 
 impl Cores {
     /// Of each core since the last question; since the machine started for the first one.
-    fn shares(&mut self, cores: &[CoreTime], now: Timestamp) -> Vec<CoreShare> {
+    pub(super) fn shares(&mut self, cores: &[CoreTime], now: Timestamp) -> Vec<CoreShare> {
         let before = match &self.last {
             Some((at, _)) if now.since(*at) < SPAN_MIN && self.told.len() == cores.len() => {
                 return self.told.clone();

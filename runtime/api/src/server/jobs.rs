@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::path::Path;
+use std::sync::Arc;
 
 use axum::body::Bytes;
 use axum::extract::State;
@@ -12,21 +13,23 @@ use serde::de::{DeserializeOwned, IgnoredAny};
 use super::error::Failure;
 use super::evaluations;
 use super::index::Reading;
-use super::json::REGION;
 use super::json::change::{self, warnings_text};
 use super::json::job::{self, Seen, full, waits_for};
+use super::json::{REGION, diff};
 use super::params::{Asked, Params};
 use super::reply;
 use super::router::{Api, Shared};
 use super::wait::{self, Found};
 use ostler_agent::{JobView, RegisterOptions, StopOptions, Stopped};
-use ostler_jobspec::{FileDiagnostic, Inputs, Parsed, Syntax};
+use ostler_jobspec::{FileDiagnostic, Inputs, Parsed, Syntax, nomad_json};
 use ostler_model::clock;
 use ostler_model::ids::{JobId, NAMESPACE, Namespace};
 use ostler_model::job::Job;
 use ostler_model::limits::API_START_WAIT;
-use ostler_model::saved::JobOrigin;
-use ostler_wire::{JobRequest, JobVersions, ParseRequest, Validated};
+use ostler_model::saved::{JobOrigin, JobRecord};
+use ostler_wire::{
+    EvaluateRequest, JobDiff, JobRequest, JobVersions, ParseRequest, Registered, Validated,
+};
 
 /// Said of a text in the syntax of Nomad before 1.0.
 const HCL_V1: &str =
@@ -256,16 +259,28 @@ pub(super) async fn summary(Asked { api, id, params }: Asked) -> Result<Response
 
 /// `GET /v1/job/ID/versions`: those that are kept, newest first.
 pub(super) async fn versions(Asked { api, id, params }: Asked) -> Result<Response, Failure> {
-    let diffs = params.flag("diffs")?.then(Vec::new);
+    let diffs = params.flag("diffs")?;
     let show = |job: JobView| {
         let waits = waits_for(&job);
         let newest = Seen::new(&job, &waits);
         let earlier = api.agent.versions(&job.record.job.id);
+        let diffs = diffs.then(|| between(&earlier, &job.record));
         let earlier = earlier.iter().rev().map(|record| full(newest.earlier(record)));
         let versions = std::iter::once(full(newest)).chain(earlier).collect();
-        reply::json(&params, &JobVersions { versions, diffs })
+        let index = job.record.modify_index;
+        let answer = JobVersions { versions, diffs, index, last_contact: 0, known_leader: true };
+        reply::json(&params, &answer)
     };
     shown(&api, &params, &id, show).await
+}
+
+/// What each version but the first changed, newest first. `earlier`: the oldest first.
+fn between(earlier: &[Arc<JobRecord>], newest: &Arc<JobRecord>) -> Vec<JobDiff<'static>> {
+    let all = earlier.iter().chain([newest]).map(|record| &record.job);
+    let texts: Vec<_> = all.map(|job| (job.id.as_str(), nomad_json(job))).collect();
+    let pairs = texts.iter().zip(texts.iter().skip(1));
+    let each = pairs.map(|((_, old), (id, new))| diff::job(id, Some(old), new, &|_| None));
+    each.rev().collect()
 }
 
 /// `PUT /v1/job/ID/plan`
@@ -278,8 +293,38 @@ pub(super) async fn plan(
     let mut plan = api.agent.plan(&job)?;
     plan.warnings.extend(api.agent.not_as_written(&job));
     let (index, node) = (plan.job_modify_index, api.agent.node());
-    let diff = envelope.diff.unwrap_or(false);
-    let answer = change::plan(&plan, job.id.as_str(), &node.datacenter, diff, &warnings);
+    let diff = envelope.diff.unwrap_or(false).then(|| {
+        let old = api.agent.job(&job.id).map(|view| nomad_json(&view.record.job));
+        let of_group = |name: &str| {
+            let mut groups = plan.groups.iter();
+            groups.find(|(group, _)| group.as_str() == name).map(|(_, plan)| plan.clone())
+        };
+        diff::job(job.id.as_str(), old.as_ref(), &nomad_json(&job), &of_group)
+    });
+    let answer = change::plan(&plan, &node.datacenter, diff, &warnings);
+    Ok(reply::at_index(index, reply::json(&params, &answer)?))
+}
+
+/// `PUT /v1/job/ID/evaluate`: whatever waits is looked at again at each change anyway, so there is nothing
+/// to do.
+pub(super) async fn evaluate(
+    Asked { api, id, params }: Asked,
+    body: Body,
+) -> Result<Response, Failure> {
+    let request: EvaluateRequest = read_body(body)?;
+    if request.eval_options.force_reschedule {
+        return Err(Failure::ForceReschedule);
+    }
+    let found = look(&api, &params, &id).value?;
+    let (record, index) = (&found.record, api.agent.index());
+    let answer = Registered {
+        eval_id: evaluations::of_nothing(&record.job.id, record.job_modify_index),
+        eval_create_index: record.job_modify_index,
+        job_modify_index: record.job_modify_index,
+        index,
+        known_leader: true,
+        ..Registered::default()
+    };
     Ok(reply::at_index(index, reply::json(&params, &answer)?))
 }
 
@@ -293,9 +338,10 @@ pub(super) async fn stop(Asked { api, id, params }: Asked) -> Result<Response, F
     let found = look(&api, &params, &id).value?;
     let (id, purge) = (&found.record.job.id, options.purge);
     let Stopped { index, unwritten } = api.agent.deregister(id, options).await?;
-    // Nothing of a purged job keeps the index: no client may wait for it.
-    let evaluation = if purge { String::new() } else { evaluations::id(id, index) };
-    let answer = change::deregistered(index, evaluation, unwritten);
+    if purge {
+        api.purged().add(Arc::clone(&found.record.job), index, api.clock.now());
+    }
+    let answer = change::deregistered(index, evaluations::id(id, index), unwritten);
     Ok(reply::at_index(index, reply::json(&params, &answer)?))
 }
 

@@ -7,6 +7,7 @@ pub(crate) mod agent;
 pub(crate) mod alloc;
 pub(crate) mod change;
 pub(crate) mod deployment;
+pub(crate) mod diff;
 mod given;
 pub(crate) mod job;
 pub(crate) mod metric;

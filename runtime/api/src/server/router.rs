@@ -20,8 +20,8 @@ use super::host::Cores;
 use super::index::Table;
 use super::params::Params;
 use super::{
-    agent, allocs, client, deployments, evaluations, fs, fs_stream, host, jobs, json, logs,
-    monitor, nodes, plugins, scaling, services, variables,
+    agent, allocs, client, deployments, evaluations, event_stream, fs, fs_stream, host, jobs,
+    json, logs, metrics, monitor, nodes, plugins, scaling, search, servers, services, variables,
 };
 use crate::agent_log::AgentLog;
 use ostler_agent::AgentHandle;
@@ -47,6 +47,7 @@ pub(super) struct Api {
     processor: Mutex<Processor>,
     cores: Mutex<Cores>,
     scalings: Mutex<scaling::Noted>,
+    purged: Mutex<evaluations::Purged>,
     /// The agent's index when the API began.
     pub began_at: u64,
 }
@@ -74,6 +75,7 @@ impl Api {
             processor: Mutex::default(),
             cores: Mutex::default(),
             scalings: Mutex::default(),
+            purged: Mutex::default(),
             began_at,
         })
     }
@@ -88,6 +90,10 @@ impl Api {
 
     pub fn scalings(&self) -> MutexGuard<'_, scaling::Noted> {
         self.scalings.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub fn purged(&self) -> MutexGuard<'_, evaluations::Purged> {
+        self.purged.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub fn cores(&self) -> MutexGuard<'_, Cores> {
@@ -107,6 +113,7 @@ pub(super) fn router(api: Arc<Api>) -> Router {
         )
         .route("/v1/job/{id}/plan", post(jobs::plan).put(jobs::plan))
         .route("/v1/job/{id}/summary", get(jobs::summary))
+        .route("/v1/job/{id}/evaluate", post(jobs::evaluate).put(jobs::evaluate))
         .route("/v1/job/{id}/versions", get(jobs::versions))
         .route("/v1/job/{id}/allocations", get(allocs::of_job))
         .route("/v1/job/{id}/evaluations", get(evaluations::of_job))
@@ -139,10 +146,12 @@ pub(super) fn router(api: Arc<Api>) -> Router {
         .route("/v1/client/fs/readat/{id}", get(fs::read_at))
         .route("/v1/client/fs/stream/{id}", get(fs_stream::read))
         .route("/v1/node/{id}/allocations", get(allocs::of_node))
+        .route("/v1/search", put(search::search).post(search::search))
+        .route("/v1/event/stream", get(event_stream::read))
         .route("/v1/services", get(services::list))
         .route("/v1/service/{name}", get(services::read))
         .route("/v1/system/gc", put(agent::collect).post(agent::collect))
-        .route("/v1/metrics", get(agent::metrics));
+        .route("/v1/metrics", get(metrics::read));
     let allocs =
         allocs.route_layer(middleware::from_fn_with_state(Arc::clone(&api), when_restored));
     let plugins = Router::new()
@@ -158,11 +167,19 @@ pub(super) fn router(api: Arc<Api>) -> Router {
         .route("/v1/agent/self", get(agent::own))
         .route("/v1/agent/health", get(agent::health))
         .route("/v1/agent/monitor", get(monitor::read))
-        .route("/v1/status/leader", shown(|_| agent::SELF_ADDRESS))
-        .route("/v1/status/peers", shown(|_| [agent::SELF_ADDRESS]))
-        .route("/v1/regions", shown(|_| [json::REGION]))
-        .route("/v1/namespaces", get(agent::namespaces))
-        .route("/v1/namespace/{name}", get(agent::namespace))
+        .route(
+            "/v1/namespaces",
+            get(agent::namespaces).put(agent::other_namespaces).post(agent::other_namespaces),
+        )
+        .route("/v1/namespace", put(agent::other_namespaces).post(agent::other_namespaces))
+        .route(
+            "/v1/namespace/{name}",
+            get(agent::namespace)
+                .put(agent::other_namespaces)
+                .post(agent::other_namespaces)
+                .delete(agent::other_namespaces),
+        )
+        .merge(servers::routes())
         .route("/v1/ostler/node", shown(|api| api.agent.node()))
         .route("/v1/ostler/plugins", shown(|api| api.agent.plugins_now()))
         .route("/v1/ostler/plugins/status", shown(|api| api.agent.plugins_status()))

@@ -197,6 +197,17 @@ fn look(api: &Api) -> Found<Vec<JobView>> {
     Found { index: newest.max(api.began_at), value: Ok(jobs) }
 }
 
+/// Ids of the policies of jobs of such namespaces.
+pub(super) fn policy_ids(api: &Api, wanted: impl Fn(&str) -> bool) -> Vec<String> {
+    let jobs = api.agent.jobs();
+    let jobs = jobs.iter().filter(|view| wanted(view.record.job.namespace()));
+    let all = jobs.flat_map(|view| {
+        of_job(&view.record.job)
+            .map(move |(group, policy)| stub(view, group, policy).id.to_string())
+    });
+    all.collect()
+}
+
 /// `GET /v1/scaling/policies`
 pub(super) async fn policies(State(api): Shared, params: Params) -> Result<Response, Failure> {
     let prefix = params.prefix().to_ascii_lowercase();

@@ -46,8 +46,7 @@ impl Machine {
             return;
         }
         self.removals.forgotten_with(job);
-        self.tables.jobs.remove(job);
-        let index = self.tables.next_index();
+        let index = self.tables.remove_job(job);
         let purged = self.tables.ids_of(job);
         self.remove_all_purged(&purged, out);
         if let Some(turn) = self.turns.get_mut(job) {

@@ -40,6 +40,10 @@ pub const API_WAIT_MAX: Duration = Duration::from_secs(10 * 60);
 pub const API_LOOK_INTERVAL: Duration = Duration::from_millis(20);
 /// Silence in a stream of frames after which an empty one is sent; Nomad's interval.
 pub const API_HEARTBEAT: Duration = Duration::from_secs(1);
+/// Topics of one stream of events.
+pub const API_TOPICS_MAX: usize = 64;
+/// Visible changes that are kept for those who follow each of them; a few hundred bytes each at most.
+pub const CHANGES_KEPT_MAX: usize = 8_192;
 /// From one look at a file that is followed to the next; Nomad's interval.
 pub const API_FILE_PACE: Duration = Duration::from_millis(250);
 /// Longest that a write to a client may make no progress: a reader that does not read gives up its

@@ -11,12 +11,14 @@ use crate::support::http::{Answer, Client, within};
 
 /// Answers whose values are the machine's: only keys and types are compared.
 const OF_THE_MACHINE: &[&str] = &[
+    "/v1/agent/members",
     "/v1/agent/self",
     "/v1/client/allocation/{id}/stats",
     "/v1/client/stats",
     "/v1/metrics",
     "/v1/node/{id}",
     "/v1/nodes",
+    "/v1/operator/raft/configuration",
     "/v1/ostler/node",
     "/v1/ostler/plugins",
     "/v1/ostler/plugins/status",
@@ -30,13 +32,21 @@ const NOBODY: &str = "ffffffff-0000-4000-8000-000000000000";
 /// The paths of the router, each with the methods it takes. Of `POST` and `PUT`, which are the same
 /// everywhere, only the latter.
 fn routes() -> BTreeMap<&'static str, BTreeSet<&'static str>> {
-    let source = include_str!("../../../api/src/server/router.rs");
+    let router = include_str!("../../../api/src/server/router.rs");
+    let servers = include_str!("../../../api/src/server/servers.rs");
     let mut routes = BTreeMap::new();
-    for route in source.split(".route(").skip(1) {
+    let of = |source: &'static str| source.split(".route(").skip(1);
+    for route in of(router).chain(of(servers)) {
         let (path, rest) = route.split_once('"').unwrap().1.split_once('"').unwrap();
         let methods = rest.split([';', '"']).next().unwrap();
         let of = |(call, method)| methods.contains(call).then_some(method);
-        let methods = [("get(", "GET"), ("shown(", "GET"), ("put(", "PUT"), ("delete(", "DELETE")];
+        let methods = [
+            ("get(", "GET"),
+            ("any(", "GET"),
+            ("shown(", "GET"),
+            ("put(", "PUT"),
+            ("delete(", "DELETE"),
+        ];
         routes.insert(path, methods.into_iter().filter_map(of).collect());
     }
     routes
@@ -126,6 +136,7 @@ async fn every_answer_of_the_api_is_the_golden_one() {
     let mut api = Recorder { client, known, seen: BTreeMap::new() };
 
     of_the_node(&mut api, &node).await;
+    of_servers(&mut api).await;
     let job = registrations(&mut api).await;
     let alloc = running(&mut api, &node).await;
     files(&mut api, &alloc).await;
@@ -155,6 +166,37 @@ async fn of_the_node(api: &mut Recorder, node: &str) {
     api.put("/v1/ostler/plugin/pci/upgrade", json!({ "file": "relative.wasm" })).await;
     api.gets(&["/v1/nothing", "/v1/system/gc"]).await;
     variables(api).await;
+}
+
+/// What a node alone says to what servers are asked.
+async fn of_servers(api: &mut Recorder) {
+    api.gets(&["/v1/agent/members", "/v1/agent/servers", "/v1/operator/raft/configuration"]).await;
+    api.gets(&["/v1/operator/autopilot/configuration", "/v1/operator/autopilot/health"]).await;
+    api.gets(&["/v1/operator/scheduler/configuration", "/v1/operator/snapshot"]).await;
+    api.gets(&["/v1/operator/license", "/v1/agent/keyring/list", "/v1/plugins", "/v1/volumes"])
+        .await;
+    api.gets(&["/v1/plugin/csi/x", "/v1/volume/csi/x", "/v1/acl/tokens", "/v1/quotas"]).await;
+    api.gets(&["/v1/quota", "/v1/quota/x", "/v1/quota-usages", "/v1/sentinel/policies"]).await;
+    api.gets(&["/v1/recommendation", "/v1/recommendations"]).await;
+    // What is followed has no end; what is wrong with a request has.
+    api.get("/v1/event/stream?topic=Weather").await;
+    for path in [
+        "/v1/agent/servers",
+        "/v1/agent/join",
+        "/v1/agent/force-leave",
+        "/v1/job/none/dispatch",
+        "/v1/job/none/periodic/force",
+        "/v1/job/none/evaluate",
+        "/v1/system/reconcile/summaries",
+        "/v1/namespaces",
+        "/v1/namespace",
+        "/v1/namespace/other",
+    ] {
+        api.put(path, json!({})).await;
+    }
+    api.ask("DELETE", "/v1/namespace/other", Value::Null).await;
+    api.put("/v1/search", json!({ "Prefix": "none", "Context": "jobs" })).await;
+    api.put("/v1/search", json!({ "Context": "weather" })).await;
 }
 
 /// A variable that comes, changes and goes, and what cannot be done with one.
@@ -236,6 +278,7 @@ async fn running(api: &mut Recorder, node: &str) -> String {
     let of = format!("/v1/client/allocation/{alloc}");
     api.gets(&[&format!("{of}/stats"), &format!("{of}/stats?task=none")]).await;
     api.gets(&[&format!("{of}/checks"), &format!("/v1/client/allocation/{NOBODY}/checks")]).await;
+    // What goes on as a WebSocket is no answer that is kept; what is wrong with a request is.
     api.gets(&["/v1/services", "/v1/services?namespace=other", "/v1/service/web-0"]).await;
     api.gets(&["/v1/service/none", "/v1/service/web-0?choose=1%7Ca"]).await;
     api.gets(&[&format!("{of}/gc"), &format!("/v1/client/allocation/{NOBODY}/gc")]).await;

@@ -63,27 +63,21 @@ pub(crate) fn config_problem(problem: ConfigProblem) -> wire::ConfigProblem {
     wire::ConfigProblem { group, task, path, message, suggestion }
 }
 
-/// The answer to a plan. `datacenter`: the node's. `diff`: it was asked for. `of_job`: what the job's text
-/// says that is not done.
+/// The answer to a plan. `datacenter`: the node's. `diff`: what differs, where that was asked for. `of_job`:
+/// what the job's text says that is not done.
 pub(crate) fn plan<'a>(
     plan: &'a Plan,
-    job: &'a str,
     datacenter: &str,
-    diff: bool,
+    diff: Option<JobDiff<'a>>,
     of_job: &[String],
 ) -> wire::Plan<'a, &'a [DeviceExplanation]> {
     let Plan { job_modify_index, version: _, groups, waiting, changes, devices, warnings } = plan;
-    let kind = match (*job_modify_index, changes.is_empty()) {
-        (0, _) => "Added",
-        (_, true) => "None",
-        (_, false) => "Edited",
-    };
     let groups = groups.iter().map(|(name, plan)| (Text::from(name.as_str()), updates(plan)));
     wire::Plan {
         annotations: Annotations { groups: groups.collect(), ..Annotations::default() },
         failed_tg_allocs: metric::failed(waiting, datacenter),
         job_modify_index: *job_modify_index,
-        diff: diff.then(|| JobDiff { kind: kind.into(), id: job.into(), ..JobDiff::default() }),
+        diff,
         warnings: warnings_text(&[of_job, warnings].concat()).into(),
         index: *job_modify_index,
         changes: Cow::Borrowed(changes),

@@ -31,7 +31,7 @@ use ostler_model::task::{ExitResult, TaskState, TaskStatus};
 use ostler_model::time::Timestamp;
 use ostler_node::{DriverView, NodeView};
 use ostler_testing::fixtures;
-use ostler_wire::{AllocUsage, Done, Stopped, TaskUsage, Validated};
+use ostler_wire::{AllocUsage, Done, JobDiff, Stopped, TaskUsage, Validated};
 
 /// Keys we do not write as Nomad does, by the end of their path, and why.
 const OTHERWISE: &[(&str, &str)] = &[
@@ -389,7 +389,12 @@ fn a_plan_has_nomads_shape_and_every_count() {
         changes: vec!["group web: count 1 -> 3".to_owned()],
         warnings: vec!["careful".to_owned()],
     };
-    let shown = value(change::plan(&plan, "shop", "dc1", true, &[]));
+    let shown = value(change::plan(
+        &plan,
+        "dc1",
+        Some(JobDiff { kind: "Edited".into(), id: "shop".into(), ..JobDiff::default() }),
+        &[],
+    ));
     compare("plan", &shown);
     let updates = json!({
         "Place": 1, "InPlaceUpdate": 2, "DestructiveUpdate": 3, "Stop": 4, "Ignore": 5,

@@ -1,0 +1,265 @@
+//! What Nomad's tools ask of any agent: search, events, differences, and what only servers have.
+
+use std::collections::VecDeque;
+
+use hyper::StatusCode;
+use hyper::body::Bytes;
+use serde_json::{Value, json};
+
+use crate::support::http::{Client, Served, Stream, job};
+
+const SLEEPER: &str = "exec sleep 1000";
+
+async fn search(client: &Client, prefix: &str, context: &str) -> Value {
+    let body = json!({ "Prefix": prefix, "Context": context });
+    let answer = client.put("/v1/search", Some(body)).await;
+    assert_eq!(answer.status, StatusCode::OK, "{}", answer.text());
+    answer.json()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn everything_is_found_by_the_beginning_of_its_name() {
+    let served = Served::start().await;
+    let client = &served.client;
+    let alloc = served.register("web", SLEEPER).await;
+    served.register("worker", SLEEPER).await;
+    let all = search(client, "w", "all").await;
+    assert_eq!(all["Matches"]["jobs"], json!(["web", "worker"]));
+    assert_eq!(all["Truncations"]["jobs"], false);
+    assert_eq!(
+        (&all["Matches"]["allocs"], &all["Matches"]["volumes"]),
+        (&Value::Null, &Value::Null)
+    );
+    let of_jobs = search(client, "web", "jobs").await;
+    assert_eq!(of_jobs["Matches"], json!({ "jobs": ["web"] }));
+    let found = search(client, &alloc[..8].to_uppercase(), "").await;
+    assert_eq!(found["Matches"]["allocs"], json!([alloc]));
+    let evaluations = client.get("/v1/job/web/evaluations").await.json();
+    let evaluation = evaluations[0]["ID"].as_str().unwrap();
+    let found = search(client, &evaluation[..8], "evals").await;
+    assert_eq!(found["Matches"]["evals"], json!([evaluation]));
+    let wrong = client.put("/v1/search", Some(json!({ "Context": "cats" }))).await;
+    assert_eq!(wrong.status, StatusCode::BAD_REQUEST);
+    assert!(wrong.text().contains("cats"), "{}", wrong.text());
+    for method in ["GET", "DELETE"] {
+        let answer = client.send(method, "/v1/search", Bytes::new()).await;
+        assert_eq!(answer.status, StatusCode::METHOD_NOT_ALLOWED);
+    }
+    served.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_plan_names_each_field_that_differs_and_what_that_forces() {
+    let served = Served::start().await;
+    let client = &served.client;
+    let plan = async |job: &Value| {
+        let mut body = job.clone();
+        body["Diff"] = json!(true);
+        let answer = client.put("/v1/job/web/plan", Some(body)).await;
+        assert_eq!(answer.status, StatusCode::OK, "{}", answer.text());
+        answer.json()["Diff"].clone()
+    };
+    let mut web = job("web", SLEEPER);
+    assert_eq!(plan(&web).await["Type"], "Added");
+    served.register("web", SLEEPER).await;
+    let same = plan(&web).await;
+    assert_eq!((&same["Type"], &same["Fields"]), (&json!("None"), &Value::Null));
+    web["Job"]["Priority"] = json!(70);
+    web["Job"]["TaskGroups"][0]["Count"] = json!(3);
+    web["Job"]["TaskGroups"][0]["Tasks"][0]["Env"] = json!({ "A": "b" });
+    let diff = plan(&web).await;
+    assert_eq!(diff["Type"], "Edited");
+    let priority = &diff["Fields"][0];
+    assert_eq!((&priority["Name"], &priority["Old"]), (&json!("Priority"), &json!("50")));
+    let group = &diff["TaskGroups"][0];
+    assert_eq!(group["Fields"][0]["Annotations"], json!(["forces create"]), "{group}");
+    assert_eq!(group["Updates"]["create"], 2, "{group}");
+    let task = &group["Tasks"][0];
+    assert_eq!(task["Annotations"], json!(["forces create/destroy update"]), "{task}");
+    assert_eq!(task["Fields"][0]["Name"], "Env[A]", "{task}");
+
+    let taken = client.put("/v1/jobs", Some(web)).await;
+    assert_eq!(taken.status, StatusCode::OK, "{}", taken.text());
+    let versions = client.get("/v1/job/web/versions?diffs=true").await.json();
+    assert_eq!(versions["Diffs"].as_array().unwrap().len(), 1, "{versions}");
+    assert_eq!(versions["Diffs"][0]["Fields"][0]["New"], "70");
+    served.stop().await;
+}
+
+/// A stream of events, and what of it is read and not looked at.
+struct Events {
+    stream: Stream,
+    text: String,
+    read: VecDeque<Value>,
+}
+
+impl Events {
+    async fn of(client: &Client, query: &str) -> Self {
+        let path = format!("/v1/event/stream{query}");
+        let stream = client.open("GET", &path, Bytes::new()).await;
+        assert_eq!(stream.status, StatusCode::OK);
+        Self { stream, text: String::new(), read: VecDeque::new() }
+    }
+
+    /// The next event that is wanted; those before it are passed over.
+    async fn next(&mut self, wanted: impl Fn(&Value) -> bool) -> Value {
+        loop {
+            while let Some(event) = self.read.pop_front() {
+                if wanted(&event) {
+                    return event;
+                }
+            }
+            while let Some(end) = self.text.find('\n') {
+                let line: Value = serde_json::from_str(&self.text[..end]).unwrap();
+                self.text.drain(..=end);
+                for event in line["Events"].as_array().into_iter().flatten() {
+                    assert_eq!(event["Index"], line["Index"], "{line}");
+                    self.read.push_back(event.clone());
+                }
+            }
+            if self.read.is_empty() {
+                let piece = self.stream.next().await.expect("the stream ended");
+                self.text.push_str(std::str::from_utf8(&piece).unwrap());
+            }
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn every_change_is_an_event_for_those_who_follow_its_topic() {
+    let served = Served::start().await;
+    let client = &served.client;
+    let mut all = Events::of(client, "").await;
+    let mut of_web = Events::of(client, "?topic=Allocation:web&topic=Job:none").await;
+    served.register("other", SLEEPER).await;
+    let alloc = served.register("web", SLEEPER).await;
+    let registered = all.next(|event| event["Topic"] == "Job" && event["Key"] == "web").await;
+    assert_eq!(registered["Type"], "JobRegistered");
+    assert_eq!(registered["Payload"]["Job"]["ID"], "web");
+    let evaluation = all.next(|event| event["Topic"] == "Evaluation").await;
+    assert_eq!(evaluation["FilterKeys"], json!(["web"]));
+    assert_eq!(evaluation["Index"], registered["Index"]);
+    let running = |event: &Value| event["Payload"]["Allocation"]["ClientStatus"] == "running";
+    let first = of_web.next(running).await;
+    assert_eq!((&first["Key"], &first["Topic"]), (&json!(alloc), &json!("Allocation")));
+    assert_eq!(first["Payload"]["Allocation"]["Job"], Value::Null);
+
+    client.send("DELETE", "/v1/job/web?purge=true", Bytes::new()).await;
+    all.next(|event| event["Type"] == "JobDeregistered" && event["Key"] == "web").await;
+
+    // Who comes later begins where it was.
+    let index = registered["Index"].as_u64().unwrap();
+    let mut again = Events::of(client, &format!("?topic=Job&index={}", index - 1)).await;
+    let event = again.next(|_| true).await;
+    assert_eq!((&event["Key"], &event["Index"]), (&json!("web"), &json!(index)));
+    assert_eq!(event["Type"], "JobRegistered", "as it was then");
+    let wrong = client.get("/v1/event/stream?topic=Weather").await;
+    assert_eq!(wrong.status, StatusCode::BAD_REQUEST);
+    served.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_only_servers_have_is_answered_as_by_one_that_is_alone() {
+    let served = Served::start().await;
+    let client = &served.client;
+    let members = client.get("/v1/agent/members").await.json();
+    assert_eq!(members["Members"].as_array().unwrap().len(), 1, "{members}");
+    assert_eq!(members["Members"][0]["Status"], "alive");
+    assert_eq!(client.get("/v1/agent/servers").await.json(), json!(["127.0.0.1:4647"]));
+    for list in ["/v1/plugins?type=csi", "/v1/volumes?type=csi"] {
+        assert_eq!(client.get(list).await.json(), json!([]), "{list}");
+    }
+    for (path, status, text) in [
+        ("/v1/acl/tokens", 400, "ACL support disabled"),
+        ("/v1/quotas", 501, "Nomad Enterprise"),
+        ("/v1/plugin/csi/x", 404, "plugin not found"),
+        ("/v1/operator/autopilot/health", 400, "servers of a cluster"),
+        ("/v1/namespace/none", 404, "namespace not found"),
+    ] {
+        let answer = client.get(path).await;
+        assert_eq!(answer.status.as_u16(), status, "{path}");
+        assert!(answer.text().contains(text), "{path}: {}", answer.text());
+    }
+    let put = async |path: &str, body: Value| client.put(path, Some(body)).await;
+    for (path, text) in [
+        ("/v1/namespaces", "configuration"),
+        ("/v1/namespace", "configuration"),
+        ("/v1/agent/join?address=x", "no servers beside it"),
+        ("/v1/job/web/dispatch", "servers of a cluster"),
+        ("/v1/job/web/periodic/force", "servers of a cluster"),
+    ] {
+        let answer = put(path, json!({})).await;
+        assert_eq!(answer.status, StatusCode::BAD_REQUEST, "{path}");
+        assert!(answer.text().contains(text), "{path}: {}", answer.text());
+    }
+    let summaries = put("/v1/system/reconcile/summaries", json!({})).await;
+    assert_eq!((summaries.status, summaries.text().as_str()), (StatusCode::OK, ""));
+    served.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_evaluation_is_given_to_who_asks_for_one_also_of_a_job_that_is_gone() {
+    let served = Served::start().await;
+    let client = &served.client;
+    served.register("web", SLEEPER).await;
+    let evaluated = client.put("/v1/job/web/evaluate", Some(json!({ "JobID": "web" }))).await;
+    assert_eq!(evaluated.status, StatusCode::OK, "{}", evaluated.text());
+    let of = |answer: &Value| format!("/v1/evaluation/{}", answer["EvalID"].as_str().unwrap());
+    let found = client.get(&of(&evaluated.json())).await.json();
+    assert_eq!((&found["Status"], &found["JobID"]), (&json!("complete"), &json!("web")));
+    let force = json!({ "EvalOptions": { "ForceReschedule": true } });
+    let forced = client.put("/v1/job/web/evaluate", Some(force)).await;
+    assert_eq!(forced.status, StatusCode::BAD_REQUEST);
+    assert!(forced.text().contains("-force-reschedule"), "{}", forced.text());
+
+    let purged = client.send("DELETE", "/v1/job/web?purge=true", Bytes::new()).await.json();
+    let found = client.get(&of(&purged)).await.json();
+    assert_eq!((&found["TriggeredBy"], &found["JobID"]), (&json!("job-deregister"), &json!("web")));
+    let none = client.get(&format!("{}x", of(&purged))).await;
+    assert_eq!(none.status, StatusCode::NOT_FOUND);
+
+    let stale =
+        json!({ "Job": job("web", SLEEPER)["Job"], "EnforceIndex": true, "JobModifyIndex": 7 });
+    let refused = client.put("/v1/jobs", Some(stale)).await;
+    // The stock command line knows it by this beginning.
+    assert!(refused.text().starts_with("Enforcing job modify index 7:"), "{}", refused.text());
+    served.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn numbers_have_nomads_names_and_prometheus_reads_them() {
+    let served = Served::start().await;
+    let client = &served.client;
+    let alloc = served.run("web", SLEEPER).await;
+    let metrics = client.get("/v1/metrics").await.json();
+    let gauges = metrics["Gauges"].as_array().unwrap();
+    let value = |name: &str, label: (&str, &str)| {
+        let found = gauges.iter().find(|gauge| {
+            gauge["Name"] == name && (label.0.is_empty() || gauge["Labels"][label.0] == label.1)
+        });
+        found.unwrap_or_else(|| panic!("{name}"))["Value"].as_f64().unwrap()
+    };
+    let any = ("", "");
+    assert_eq!(value("nomad.client.allocations.running", any), 1.0);
+    assert_eq!(value("nomad.client.allocated.cpu", any), 20.0);
+    assert_eq!(value("nomad.client.allocated.memory", any), 64.0);
+    assert!(value("nomad.client.unallocated.memory", any) > 64.0);
+    assert!(value("nomad.client.host.memory.total", any) > 0.0);
+    assert!(value("nomad.client.uptime", any) > 0.0);
+    let of_task = ("alloc_id", alloc.as_str());
+    assert_eq!(value("nomad.client.allocs.cpu.allocated", of_task), 20.0);
+    assert_eq!(value("ostler.client.jobs", any), 1.0);
+
+    let text = client.get("/v1/metrics?format=prometheus").await;
+    assert_eq!(text.headers["content-type"], "text/plain; version=0.0.4; charset=utf-8");
+    let text = text.text();
+    for line in text.lines().filter(|line| !line.starts_with('#')) {
+        let (name, value) = line.rsplit_once(' ').unwrap();
+        assert!(value.parse::<f64>().is_ok(), "{line}");
+        assert!(name.starts_with("nomad_") || name.starts_with("ostler_"), "{line}");
+    }
+    assert!(text.contains("\nnomad_client_allocations_running{"), "{text}");
+    let wrong = client.get("/v1/metrics?format=xml").await;
+    assert_eq!(wrong.status, StatusCode::BAD_REQUEST);
+    served.stop().await;
+}
