@@ -17,6 +17,7 @@ pub mod catalogue;
 mod device_report;
 mod devices;
 mod error;
+pub mod exec;
 mod fetching;
 mod held;
 pub mod inspect;
@@ -184,6 +185,8 @@ struct Inner {
     data_dir: PathBuf,
     socket_dir: Option<PathBuf>,
     kill_timeout_max: Duration,
+    /// People may run commands inside tasks.
+    remote_exec: bool,
     namespaces: BTreeMap<Namespace, String>,
     node: Node,
     /// Plugins on their way.

@@ -14,6 +14,7 @@ use ostler_model::session::{ExecSession, Resize, TerminalSize};
 use ostler_process::DRAIN_GRACE;
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 use tokio::sync::mpsc::{Receiver, Sender};
+use tokio_util::sync::CancellationToken;
 
 /// Messages on their way in one direction.
 pub const QUEUE_MAX: usize = 8;
@@ -59,17 +60,19 @@ pub async fn drive(
     outputs: Sender<SessionOutput>,
 ) -> Result<(), String> {
     let ExecSession { stdin, stdout, stderr, resize, end } = session;
+    let over = CancellationToken::new();
     let printed = async {
-        let out = carry(stdout, &outputs, SessionOutput::Stdout, SessionOutput::StdoutEnd);
+        let out = carry(stdout, &over, &outputs, SessionOutput::Stdout, SessionOutput::StdoutEnd);
         let err = async {
             if let Some(stderr) = stderr {
-                carry(stderr, &outputs, SessionOutput::Stderr, SessionOutput::StderrEnd).await;
+                let (piece, end) = (SessionOutput::Stderr, SessionOutput::StderrEnd);
+                carry(stderr, &over, &outputs, piece, end).await;
             }
         };
         tokio::join!(out, err);
     };
     let told = async {
-        let code = until_end(end, printed).await?;
+        let code = until_end(end, printed, &over, &outputs).await?;
         // One that does not listen is not waited for.
         let _gone =
             clock::timeout(EXEC_OUTPUT_WALL_MAX, outputs.send(SessionOutput::Exited(code))).await;
@@ -81,18 +84,28 @@ pub async fn drive(
     }
 }
 
-/// The exit code, once what was printed is told; descendants that keep the output open are not waited for.
+/// The exit code, once what was printed is told: also to one that reads slowly, and not for longer where
+/// descendants go on printing.
 async fn until_end(
     end: impl Future<Output = Result<i32, String>>,
     printed: impl Future<Output = ()>,
+    over: &CancellationToken,
+    outputs: &Sender<SessionOutput>,
 ) -> Result<i32, String> {
     let (mut end, mut printed) = (pin!(end), pin!(printed));
     let code = tokio::select! {
-        code = &mut end => code,
+        code = &mut end => code?,
         () = &mut printed => return end.await,
     };
-    let _cut_off = clock::timeout(DRAIN_GRACE, printed).await;
-    code
+    over.cancel();
+    let told = clock::timeout(EXEC_OUTPUT_WALL_MAX, printed).await.is_some();
+    if !told && outputs.capacity() == 0 {
+        let waited = EXEC_OUTPUT_WALL_MAX.as_secs();
+        return Err(format!(
+            "it ended with exit code {code}, and what it printed last was not read in {waited} s"
+        ));
+    }
+    Ok(code)
 }
 
 /// Hand input on until nobody gives any more.
@@ -123,16 +136,26 @@ async fn feed(
     }
 }
 
-/// Tell what is printed, to its end.
+/// Tell what is printed, to its end. Once the command is over, descendants that keep it open and print
+/// nothing are not waited for.
 async fn carry(
     mut from: impl AsyncRead + Unpin,
+    over: &CancellationToken,
     outputs: &Sender<SessionOutput>,
     piece: impl Fn(Vec<u8>) -> SessionOutput,
     end: SessionOutput,
 ) {
     let mut bytes = vec![0; PIECE_BYTES];
     loop {
-        let count = from.read(&mut bytes).await.unwrap_or(0);
+        let left = async {
+            over.cancelled().await;
+            clock::sleep(DRAIN_GRACE).await;
+        };
+        let count = tokio::select! {
+            biased;
+            count = from.read(&mut bytes) => count.unwrap_or(0),
+            () = left => return,
+        };
         let read = bytes.get(..count).unwrap_or_default();
         if read.is_empty() {
             break;
@@ -245,7 +268,30 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn how_it_ended_may_be_unknown_and_nobody_who_reads_is_waited_for() {
+    async fn who_reads_slowly_gets_all_that_was_printed() {
+        let mut command = command(false);
+        let long = vec![b'x'; 3 * QUEUE_MAX * 64];
+        // The command has ended before most of it is read.
+        let (mut stdout, wanted) = (command.stdout, long.len());
+        let printing = tokio::spawn(async move { stdout.write_all(&long).await.unwrap() });
+        command.end.send(Ok(5)).unwrap();
+        let mut got = 0;
+        loop {
+            // Longer than descendants are waited for.
+            clock::sleep(DRAIN_GRACE / 2).await;
+            match command.outputs.recv().await.unwrap() {
+                SessionOutput::Stdout(bytes) => got += bytes.len(),
+                SessionOutput::Exited(code) => break assert_eq!(code, 5),
+                SessionOutput::StdoutEnd => {}
+                other => panic!("{other:?}"),
+            }
+        }
+        printing.await.unwrap();
+        assert_eq!(got, wanted);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn how_it_ended_may_be_unknown_and_who_reads_nothing_is_not_waited_for() {
         let mut command = command(false);
         command.end.send(Err("it was killed".to_owned())).unwrap();
         assert_eq!(command.driven.await.unwrap(), Err("it was killed".to_owned()));
@@ -257,6 +303,7 @@ mod tests {
         }
         silent.end.send(Ok(1)).unwrap();
         let late = Duration::from_secs(3600);
-        clock::timeout(late, silent.driven).await.unwrap().unwrap().unwrap();
+        let ended = clock::timeout(late, silent.driven).await.unwrap().unwrap();
+        assert!(ended.unwrap_err().contains("exit code 1"));
     }
 }

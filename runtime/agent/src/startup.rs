@@ -182,6 +182,7 @@ pub(super) async fn begin(options: AgentOptions, open: OpenState) -> Result<Begu
         data_dir,
         socket_dir: options.socket_dir,
         kill_timeout_max,
+        remote_exec: !options.config.cluster.disable_remote_exec,
         namespaces: super::namespaces::all(&options.config),
         node,
         board,

@@ -10,6 +10,7 @@
 
 mod address;
 mod error;
+mod exec;
 mod frames;
 
 use std::borrow::Cow;
@@ -20,7 +21,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use http_body_util::{BodyExt as _, Full, Limited};
 use hyper::body::Incoming;
-use hyper::header::{CONTENT_TYPE, HOST, RETRY_AFTER};
+use hyper::header::{CONTENT_TYPE, HOST, HeaderName, RETRY_AFTER};
 use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::TokioIo;
 use serde::Serialize;
@@ -30,6 +31,7 @@ use tokio::task::JoinSet;
 
 pub use address::{Address, AddressError};
 pub use error::{ClientError, RequestName, Trouble};
+pub use exec::{ExecHeard, ExecInputs, ExecOutputs, ExecSaid};
 pub use frames::{Frames, LogFrame, Pieces};
 use ostler_model::clock::{self, Stopwatch};
 use ostler_model::limits::{
@@ -257,6 +259,18 @@ impl ApiClient {
         path: &str,
         body: Bytes,
     ) -> Result<Answer, ClientError> {
+        self.send_with(asked, method, path, body, &[]).await
+    }
+
+    /// The same with more headers. An upgrade that was asked for is no refusal either.
+    async fn send_with(
+        &self,
+        asked: &RequestName,
+        method: &Method,
+        path: &str,
+        body: Bytes,
+        headers: &[(HeaderName, &str)],
+    ) -> Result<Answer, ClientError> {
         let connected =
             clock::timeout(CLIENT_CONNECT_WALL_MAX, UnixStream::connect(self.socket())).await;
         let stream = match connected {
@@ -271,15 +285,19 @@ impl ApiClient {
         let mut connection = JoinSet::new();
         connection.spawn(async move {
             // Told where the answer is awaited, too.
-            if let Err(error) = driver.await {
+            if let Err(error) = driver.with_upgrades().await {
                 tracing::debug!(%error, "the connection to the agent ended");
             }
         });
-        let request = Request::builder()
+        let mut request = Request::builder()
             .method(method.clone())
             .uri(&*path)
             .header(HOST, "ostler")
-            .header(CONTENT_TYPE, "application/json")
+            .header(CONTENT_TYPE, "application/json");
+        for (name, value) in headers {
+            request = request.header(name, *value);
+        }
+        let request = request
             .body(Full::new(body))
             .map_err(|source| asked.clone().failed(Trouble::Request(source)))?;
         let response = sender.send_request(request).await.map_err(broken)?;
@@ -287,7 +305,7 @@ impl ApiClient {
         let passes = status == StatusCode::SERVICE_UNAVAILABLE
             && response.headers().contains_key(RETRY_AFTER);
         let answer = Answer { response, connection };
-        if status.is_success() {
+        if status.is_success() || status == StatusCode::SWITCHING_PROTOCOLS {
             return Ok(answer);
         }
         let text = answer.text().await;

@@ -7,6 +7,7 @@
 pub mod agent_log;
 pub mod client;
 pub mod server;
+mod websocket;
 
 /// Name of the socket in the data directory.
 pub const SOCKET_NAME: &str = "ostler.sock";

@@ -25,6 +25,8 @@ mod drain;
 mod error;
 mod evaluations;
 mod event_stream;
+mod exec;
+mod exec_frames;
 mod fs;
 mod fs_stream;
 mod host;
@@ -46,11 +48,13 @@ mod services;
 mod socket;
 mod variables;
 mod wait;
+mod websocket;
 
 use std::path::{Path, PathBuf};
 
 use tokio_util::sync::CancellationToken;
 
+pub use exec_frames::exec_frame;
 use ostler_agent::AgentHandle;
 pub use socket::ApiServer;
 
@@ -99,6 +103,7 @@ pub fn serve(
 ) -> Result<ApiServer, ApiError> {
     // A child, so that stopping the API stops nothing else.
     let leaving = shutdown.child_token();
-    let router = router::router(router::Api::new(agent, leaving.clone()));
-    socket::start(router, socket, leaving)
+    let api = router::Api::new(agent, leaving.clone());
+    let sessions = api.sessions.tasks.clone();
+    socket::start(router::router(api), socket, leaving, sessions)
 }

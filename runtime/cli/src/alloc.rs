@@ -1,6 +1,7 @@
 //! `ostler alloc …` and `ostler gc`
 
 mod act;
+mod exec;
 pub(super) mod gc;
 mod logs;
 mod logs_from;
@@ -22,6 +23,7 @@ pub(super) async fn run(
     match command {
         AllocCommand::Status(args) => status::status(args, verbose, terminal).await,
         AllocCommand::Logs(args) => logs::logs(args, terminal).await,
+        AllocCommand::Exec(args) => exec::exec(args, terminal).await,
         AllocCommand::Stop(args) => act::stop(args).await,
         AllocCommand::Restart(args) => act::restart(args).await,
         AllocCommand::Signal(args) => act::signal(args).await,

@@ -9,7 +9,8 @@ use ostler_api::client::ClientError;
 pub enum Exit {
     /// All went well: 0.
     Success,
-    /// The job ended by itself, with this code: 0, or the first failed task's.
+    /// The job ended by itself, with this code: 0, or the first failed task's; or the command inside a task, with
+    /// this code.
     Job(u8),
     /// A state file or a record in it is damaged: 1.
     Damaged,

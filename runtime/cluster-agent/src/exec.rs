@@ -8,22 +8,16 @@
 
 use std::io;
 
-use base64::Engine as _;
-use base64::engine::general_purpose::STANDARD as BASE64;
 use futures_util::io::{AsyncReadExt, AsyncWriteExt};
+use ostler_agent::exec::{ExecAsked, ExecRefusal, short_reason};
 use ostler_agent::session::{QUEUE_MAX, SessionInput, SessionOutput, drive};
+use ostler_api::server::exec_frame;
 use ostler_cluster::msgpack::{Value, ValueReader};
 use ostler_cluster::rpc::{bytes, field, text};
 use ostler_cluster::session::Stream;
-use ostler_model::causes;
 use ostler_model::clock;
-use ostler_model::ids::{AllocId, TaskName};
-use ostler_model::limits::{
-    CLUSTER_EXEC_REASON_BYTES_MAX, CLUSTER_EXEC_SIGN_PERIOD, EXEC_ARGUMENTS_MAX,
-};
-use ostler_model::session::{ExecCommand, ExecSession, TerminalSize};
-use ostler_model::shown::{REST_BYTES_MAX, cut};
-use serde_json::json;
+use ostler_model::limits::EXEC_SIGN_PERIOD;
+use ostler_model::session::{ExecSession, TerminalSize};
 use tokio::sync::mpsc;
 
 use super::AskedAgent;
@@ -31,9 +25,6 @@ use super::bridge::{later_value, next_value, send, wrapped};
 
 /// The call that this answers.
 pub(crate) const METHOD: &str = "Allocations.Exec";
-
-/// What the asker is told, and the status that goes with it.
-type Refusal = (String, u16);
 
 /// Answer the call: its header was read and taken.
 pub(crate) async fn serve(
@@ -43,19 +34,14 @@ pub(crate) async fn serve(
 ) -> io::Result<()> {
     let request = next_value(&mut stream, &mut reader).await?;
     let session = match asked(&request) {
-        _ if !asked_agent.remote_exec => Err((
-            "Permission denied: this node lets nobody run commands inside tasks \
-             (client { disable_remote_exec })"
-                .to_owned(),
-            403,
-        )),
+        _ if !asked_agent.remote_exec => Err(ExecRefusal::Off),
         Ok(asked) => begin(asked_agent, asked).await,
         Err(refusal) => Err(refusal),
     };
     let session = match session {
         Ok(session) => session,
         Err(refusal) => {
-            send(&mut stream, &refused(refusal)).await?;
+            send(&mut stream, &refused(refusal.text(), refusal.status())).await?;
             return stream.close().await;
         }
     };
@@ -64,7 +50,7 @@ pub(crate) async fn serve(
     let (of_outputs, mut outputs) = mpsc::channel(QUEUE_MAX);
     let told = async {
         loop {
-            let said = match clock::timeout(CLUSTER_EXEC_SIGN_PERIOD, outputs.recv()).await {
+            let said = match clock::timeout(EXEC_SIGN_PERIOD, outputs.recv()).await {
                 Some(Some(output)) => frame(&output),
                 Some(None) => return io::Result::Ok(()),
                 // A server looks for people who have gone only when it has something for them.
@@ -94,71 +80,43 @@ pub(crate) async fn serve(
         () = async { heard.await; std::future::pending().await } => return Ok(()),
     };
     if let Err(why) = driven {
-        send(&mut writes, &refused((why, 500))).await?;
+        send(&mut writes, &refused(why, 500)).await?;
     }
     writes.close().await
 }
 
 /// As far as who asked can read it; the log has all.
-fn refused((why, status): Refusal) -> Value {
+fn refused(why: String, status: u16) -> Value {
     tracing::info!(why, "a command inside a task is refused, or cannot go on");
-    let why = match why.len() > CLUSTER_EXEC_REASON_BYTES_MAX {
-        true => cut(why, CLUSTER_EXEC_REASON_BYTES_MAX.saturating_sub(REST_BYTES_MAX)),
-        false => why,
-    };
-    wrapped(Err((why, status)))
+    wrapped(Err((short_reason(why), status)))
 }
 
 /// What is asked for.
 pub(crate) struct Asked {
-    alloc: AllocId,
-    task: TaskName,
+    exec: ExecAsked,
     /// What who asks shows; may be empty.
     token: String,
-    argv: Vec<String>,
-    terminal: Option<TerminalSize>,
 }
 
-pub(crate) fn asked(request: &Value) -> Result<Asked, Refusal> {
-    let refused = |text: &str| (text.to_owned(), 400);
-    let given = |name| field(request, name).and_then(text).filter(|text| !text.is_empty());
-    let alloc = given("AllocID").ok_or_else(|| refused("must provide an allocation ID"))?;
-    let unknown = || (format!("Unknown allocation \"{alloc}\""), 404);
-    let alloc = alloc.parse().map_err(|_| unknown())?;
-    let task = given("Task").ok_or_else(|| refused("must provide task name"))?;
-    let task = task.parse().map_err(|_| (format!("unknown task name {task:?}"), 400))?;
+pub(crate) fn asked(request: &Value) -> Result<Asked, ExecRefusal> {
+    let given = |name| field(request, name).and_then(text).unwrap_or_default();
     let argv = field(request, "Cmd").and_then(Value::as_array).map(Vec::as_slice);
-    let argv = argv.unwrap_or_default();
-    if argv.is_empty() {
-        return Err(refused("command is not present"));
-    }
-    if argv.len() > EXEC_ARGUMENTS_MAX {
-        let many = argv.len();
-        return Err((format!("a command of {many} words; at most {EXEC_ARGUMENTS_MAX}"), 400));
-    }
-    let words = argv.iter().map(|word| text(word).map(str::to_owned));
-    let argv = words.collect::<Option<Vec<_>>>();
-    let argv = argv.ok_or_else(|| refused("a word of the command is not text"))?;
-    if argv.first().is_some_and(String::is_empty) {
-        return Err(refused("the command has no name"));
-    }
+    let words = argv.unwrap_or_default().iter().map(|word| text(word).map(str::to_owned));
+    let argv = words.collect::<Option<Vec<_>>>().ok_or(ExecRefusal::NotText)?;
     let tty = field(request, "Tty").and_then(Value::as_bool).unwrap_or(false);
-    let terminal = tty.then(TerminalSize::default);
-    let token = given("AuthToken").unwrap_or_default().to_owned();
-    Ok(Asked { alloc, task, token, argv, terminal })
+    let exec = ExecAsked::read(given("AllocID"), given("Task"), argv, tty)?;
+    Ok(Asked { exec, token: given("AuthToken").to_owned() })
 }
 
-async fn begin(to: &AskedAgent, asked: Asked) -> Result<ExecSession, Refusal> {
-    let Asked { alloc, task, token, argv, terminal } = asked;
+async fn begin(to: &AskedAgent, asked: Asked) -> Result<ExecSession, ExecRefusal> {
+    let Asked { exec, token } = asked;
     let agent = &to.agent;
-    let view = agent.alloc(alloc);
-    let view = view.ok_or_else(|| (format!("Unknown allocation \"{alloc}\""), 404))?;
+    let view = agent.alloc(exec.alloc);
+    let view = view.ok_or_else(|| ExecRefusal::UnknownAlloc(exec.alloc.to_string()))?;
     // Servers have checked that who asks may run commands inside tasks. Whether also on the node itself is
     // for the node to ask.
     let on_node = to.others.may_exec_on_node(&token, view.allocation.job.namespace()).await;
-    let command = ExecCommand { argv, terminal, on_node };
-    let session = agent.exec_alloc(alloc, &task, command).await;
-    session.map_err(|error| (causes::chain(&error), 500))
+    agent.exec_asked(exec, on_node).await
 }
 
 /// `None`: nothing that is known.
@@ -190,15 +148,7 @@ pub(crate) fn input(value: &Value) -> Option<SessionInput> {
 }
 
 fn frame(output: &SessionOutput) -> Value {
-    let data = |bytes: &[u8]| json!({ "data": BASE64.encode(bytes) });
-    let said = match output {
-        SessionOutput::Stdout(bytes) => json!({ "stdout": data(bytes) }),
-        SessionOutput::StdoutEnd => json!({ "stdout": { "close": true } }),
-        SessionOutput::Stderr(bytes) => json!({ "stderr": data(bytes) }),
-        SessionOutput::StderrEnd => json!({ "stderr": { "close": true } }),
-        SessionOutput::Exited(code) => json!({ "exited": true, "result": { "exit_code": code } }),
-    };
-    wrapped(Ok(said.to_string().into_bytes()))
+    wrapped(Ok(exec_frame(output).into_bytes()))
 }
 
 #[cfg(test)]
@@ -217,8 +167,8 @@ mod tests {
     #[test]
     fn a_request_is_a_command_and_what_is_wrong_with_it_is_said() {
         let asked_for = asked(&request(&[("Tty", true.into())])).unwrap_or_else(|_| panic!());
-        assert_eq!(asked_for.argv, ["sh"]);
-        assert_eq!(asked_for.terminal, Some(TerminalSize::default()));
+        assert_eq!(asked_for.exec.argv, ["sh"]);
+        assert_eq!(asked_for.exec.terminal, Some(TerminalSize::default()));
         assert_eq!(asked_for.token, "");
         for (wrong, status) in [
             (("AllocID", "".into()), 400),
@@ -227,23 +177,9 @@ mod tests {
             (("Cmd", Value::Array(Vec::new())), 400),
             (("Cmd", Value::Array(vec![7.into()])), 400),
             (("Cmd", Value::Array(vec!["".into(), "x".into()])), 400),
-            (("Cmd", Value::Array(vec!["x".into(); EXEC_ARGUMENTS_MAX + 1])), 400),
         ] {
             let refused = asked(&request(std::slice::from_ref(&wrong))).err().unwrap();
-            assert_eq!(refused.1, status, "{wrong:?}: {}", refused.0);
-        }
-    }
-
-    #[test]
-    fn a_reason_is_no_longer_than_the_way_to_who_asked_takes() {
-        let said = |why: &str| {
-            let frame = refused((why.to_owned(), 500));
-            field(field(&frame, "Error").unwrap(), "Message").and_then(text).unwrap().to_owned()
-        };
-        assert_eq!(said(&"x".repeat(123)), "x".repeat(123));
-        for long in [124, 125, 10_000] {
-            let cut = said(&"ö".repeat(long));
-            assert!(cut.len() <= 123 && cut.starts_with("öö"), "{} bytes", cut.len());
+            assert_eq!(refused.status(), status, "{wrong:?}: {refused}");
         }
     }
 

@@ -100,7 +100,7 @@ pub struct ClusterConfig {
     pub node_class: Option<String>,
     /// Pool of the node; the servers' default unless given.
     pub node_pool: Option<String>,
-    /// Nobody at the other end of a server runs commands inside tasks.
+    /// Nobody runs commands inside tasks, neither through servers nor at the node's own API.
     pub disable_remote_exec: bool,
     /// How servers are known.
     pub tls: Option<TlsConfig>,
@@ -138,7 +138,6 @@ impl ClusterConfig {
             ("tls", self.tls.is_some()),
             ("node_class", self.node_class.is_some()),
             ("node_pool", self.node_pool.is_some()),
-            ("disable_remote_exec", self.disable_remote_exec),
             ("bind_addr", http.bind_addr.is_some()),
             ("ports", http.port.is_some()),
             ("addresses", http.address.is_some()),

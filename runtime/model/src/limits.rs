@@ -316,6 +316,17 @@ pub const EXEC_TEXT_BYTES_MAX: usize = 128 * 1024;
 pub const EXEC_OUTPUT_BYTES_MAX: usize = MIB as usize;
 /// How long who asked for it may take to read what it printed last.
 pub const EXEC_OUTPUT_WALL_MAX: Duration = Duration::from_secs(30);
+/// Longest reason for which a command inside a task is refused, bytes: it travels as the reason for which a
+/// WebSocket is closed, which has no more (RFC 6455, 5.5).
+pub const EXEC_REASON_BYTES_MAX: usize = 123;
+/// How often whoever runs a command inside a task that prints nothing gets a sign of life: who has gone is
+/// found by it, as soon as Nomad's command line gives one of its own.
+pub const EXEC_SIGN_PERIOD: Duration = Duration::from_secs(10);
+/// Largest frame that is read of one who runs a command inside a task, or of the agent that runs it, bytes.
+/// Nomad's command line sends 3 KiB at once, the agent 22 KiB.
+pub const EXEC_FRAME_BYTES_MAX: usize = 128 * 1024;
+/// How long the last frame of such a session may take, and the other side to answer it.
+pub const EXEC_CLOSE_WALL_MAX: Duration = Duration::from_secs(2);
 /// Default of `kill_timeout`.
 pub const KILL_TIMEOUT_DEFAULT: Duration = Duration::from_secs(5);
 /// Longest `kill_timeout` honoured unless configured; Nomad's.

@@ -243,7 +243,6 @@ async fn what_describes_a_node_of_a_cluster_is_refused_where_no_server_is_named(
         ("region", "region = \"eu\""),
         ("node_class", "client {\n node_class = \"a\"\n}"),
         ("node_pool", "client {\n node_pool = \"a\"\n}"),
-        ("disable_remote_exec", "client {\n disable_remote_exec = true\n}"),
         ("bind_addr", "bind_addr = \"127.0.0.1\""),
         ("ports", "ports {\n http = 5000\n}"),
         ("addresses", "addresses {\n http = \"127.0.0.1\"\n}"),

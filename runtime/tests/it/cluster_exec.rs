@@ -30,7 +30,7 @@ pub(crate) fn exec<'a>(flags: &[&'a str], alloc: &'a str, command: &[&'a str]) -
 
 pub(crate) const PIPES: [&str; 2] = ["-i=true", "-t=false"];
 
-/// The stock command line in a terminal of its own.
+/// A command line in a terminal of its own.
 pub(crate) struct Terminal {
     ours: std::fs::File,
     said: Arc<Mutex<String>>,
@@ -40,17 +40,27 @@ pub(crate) struct Terminal {
 
 impl Terminal {
     pub(crate) fn start(server: &NomadServer, rows: u16, columns: u16, args: &[&str]) -> Self {
+        Self::of(&server.command(args), rows, columns)
+    }
+
+    /// Its program, arguments and variables count.
+    pub(crate) fn of(inside: &tokio::process::Command, rows: u16, columns: u16) -> Self {
         let ours = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap();
         grantpt(&ours).unwrap();
         unlockpt(&ours).unwrap();
         let path = ptsname(&ours, Vec::new()).unwrap();
         let theirs = std::fs::File::options().read(true).write(true).open(path.to_str().unwrap());
         let theirs: OwnedFd = theirs.unwrap().into();
-        let nomad = server.command(args);
+        let inside = inside.as_std();
         let mut command = tokio::process::Command::new("setsid");
         // It hears of sizes and Ctrl-C only from the terminal of its session.
-        command.args(["--ctty", "--wait"]).arg(nomad.as_std().get_program());
-        command.args(nomad.as_std().get_args()).env("NOMAD_ADDR", server.address());
+        command.args(["--ctty", "--wait"]).arg(inside.get_program()).args(inside.get_args());
+        for (name, value) in inside.get_envs() {
+            match value {
+                Some(value) => command.env(name, value),
+                None => command.env_remove(name),
+            };
+        }
         command.stdin(Stdio::from(theirs.try_clone().unwrap())).kill_on_drop(true);
         command.stdout(Stdio::from(theirs.try_clone().unwrap())).stderr(Stdio::from(theirs));
         let ours = std::fs::File::from(ours);
@@ -71,7 +81,7 @@ impl Terminal {
         terminal
     }
 
-    fn resize(&self, rows: u16, columns: u16) {
+    pub(crate) fn resize(&self, rows: u16, columns: u16) {
         let size = Winsize { ws_row: rows, ws_col: columns, ws_xpixel: 0, ws_ypixel: 0 };
         tcsetwinsize(&self.ours, size).unwrap();
     }
@@ -80,7 +90,7 @@ impl Terminal {
         self.ours.write_all(text.as_bytes()).unwrap();
     }
 
-    fn said(&self) -> String {
+    pub(crate) fn said(&self) -> String {
         self.said.lock().unwrap().clone()
     }
 

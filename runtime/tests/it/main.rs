@@ -16,6 +16,7 @@ mod agent;
 mod agent_command;
 mod agent_command_allocs;
 mod agent_command_jobs;
+mod alloc_exec;
 mod answers;
 mod api_answers;
 mod api_jobs;

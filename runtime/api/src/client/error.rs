@@ -103,6 +103,19 @@ pub enum Trouble {
     /// More than is read of an answer.
     #[error("the agent's answer is larger than {0} bytes")]
     TooLarge(usize),
+    /// The agent ended a session, and says why.
+    #[error("{0}")]
+    Ended(String),
+    /// The agent ended a session early, and does not say why.
+    #[error(
+        "the connection to the agent ended before the command did, and the command with it: see the agent's log"
+    )]
+    Cut,
+    /// The agent did not take a session up.
+    #[error(
+        "the agent did not go on with a WebSocket ({0}); is it of another version than this command?"
+    )]
+    NoSession(String),
     /// An answer of another form.
     #[error("the agent's answer cannot be read ({0}); is it of another version than this command?")]
     Answer(#[source] serde_json::Error),
@@ -113,6 +126,7 @@ fn failed(asked: &RequestName, trouble: &Trouble) -> String {
     let RequestName { method, path, socket } = asked;
     match trouble {
         Trouble::Refused { status: 400 | 409, text } if !text.is_empty() => text.clone(),
+        Trouble::Ended(text) => text.clone(),
         _ => format!("{trouble} ({method} {path} at {})", socket.display()),
     }
 }

@@ -9,7 +9,7 @@ use ostler_agent::{
 };
 use ostler_lifecycle::task::RequestError;
 use ostler_model::ids::{AllocId, JobId, TaskName, UnknownNamespace};
-use ostler_model::limits::API_BODY_BYTES_MAX;
+use ostler_model::limits::{API_BODY_BYTES_MAX, EXEC_SESSIONS_MAX};
 use ostler_model::vars::VarPathError;
 
 /// Why a request was not served.
@@ -174,6 +174,18 @@ pub(super) enum Failure {
     /// As many streams as there may be.
     #[error("too many streams at once; end one and try again")]
     TooManyStreams,
+    /// As many commands inside tasks as there may be.
+    #[error("{EXEC_SESSIONS_MAX} commands run inside tasks of this node; end one and try again")]
+    TooManySessions,
+    /// Only a WebSocket carries frames both ways.
+    #[error(
+        "a command inside a task is run over a WebSocket: ask with Connection: Upgrade, Upgrade: websocket, \
+         Sec-WebSocket-Version: 13 and a Sec-WebSocket-Key, or use `ostler alloc exec`"
+    )]
+    NotWebSocket,
+    /// A page of somebody else in a browser.
+    #[error("a page of another address may not run commands inside tasks: Origin and Host differ")]
+    OtherOrigin,
     /// Not all that was asked for could be removed.
     #[error("{0}")]
     Stay(String),
@@ -229,7 +241,11 @@ impl Failure {
             Self::EndRun(EndRunError::Unknown { .. }) => StatusCode::NOT_FOUND,
             Self::EndRun(EndRunError::Refused { .. }) => StatusCode::INTERNAL_SERVER_ERROR,
             Self::File { source, .. } => file_status(source),
-            Self::TooManyStreams | Self::Starting(_) => StatusCode::SERVICE_UNAVAILABLE,
+            Self::TooManyStreams | Self::TooManySessions | Self::Starting(_) => {
+                StatusCode::SERVICE_UNAVAILABLE
+            }
+            Self::NotWebSocket => StatusCode::UPGRADE_REQUIRED,
+            Self::OtherOrigin => StatusCode::FORBIDDEN,
             Self::TooSlow => StatusCode::GATEWAY_TIMEOUT,
             Self::Logs { .. } | Self::Stay(_) | Self::Internal(_) => {
                 StatusCode::INTERNAL_SERVER_ERROR

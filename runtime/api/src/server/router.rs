@@ -20,7 +20,7 @@ use super::host::Cores;
 use super::index::Table;
 use super::params::Params;
 use super::{
-    agent, allocs, client, deployments, evaluations, event_stream, fs, fs_stream, host, jobs,
+    agent, allocs, client, deployments, evaluations, event_stream, exec, fs, fs_stream, host, jobs,
     json, logs, metrics, monitor, nodes, plugins, scaling, search, servers, services, variables,
 };
 use crate::agent_log::AgentLog;
@@ -43,6 +43,8 @@ pub(super) struct Api {
     pub rng: Rng,
     /// Places for streams.
     pub streams: Arc<Semaphore>,
+    /// Commands inside tasks.
+    pub sessions: exec::Sessions,
     tables: Mutex<Tables>,
     processor: Mutex<Processor>,
     cores: Mutex<Cores>,
@@ -71,6 +73,7 @@ impl Api {
             clock: Clock::system(),
             rng: Rng::system(),
             streams: Arc::new(Semaphore::new(API_STREAMS_MAX)),
+            sessions: exec::Sessions::default(),
             tables: Mutex::new(Tables { jobs: Table::new(began_at), allocs: Table::new(began_at) }),
             processor: Mutex::default(),
             cores: Mutex::default(),
@@ -135,6 +138,7 @@ pub(super) fn router(api: Arc<Api>) -> Router {
         .route("/v1/allocation/{id}/stop", post(allocs::stop).put(allocs::stop))
         .route("/v1/client/allocation/{id}/stats", get(client::stats))
         .route("/v1/client/allocation/{id}/checks", get(services::checks))
+        .route("/v1/client/allocation/{id}/exec", get(exec::run))
         .route("/v1/client/allocation/{id}/restart", post(client::restart).put(client::restart))
         .route("/v1/client/allocation/{id}/signal", post(client::signal).put(client::signal))
         .route("/v1/client/allocation/{id}/gc", get(client::collect_one))

@@ -3,7 +3,8 @@
 //! ```text
 //! bind ─ 0600 ─ rename over a stale one ─► accept ─ same user or root? ─┬─ place free ─► connection
 //!                                            ▲                          └─ none ─► 503, closed
-//!              shutdown: no more accepted ───┘   each finishes its request, within a deadline
+//!              shutdown: no more accepted ───┘   each finishes its request, within a deadline; so does each
+//!                                                session that a connection became
 //! ```
 
 use std::io;
@@ -24,6 +25,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::{JoinHandle, JoinSet};
 use tokio_io_timeout::TimeoutWriter;
 use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
 
 use super::ApiError;
 use super::drain::drained;
@@ -67,11 +69,13 @@ impl Drop for ApiServer {
     }
 }
 
-/// Listen on `socket` and answer with `router` until `leaving`.
+/// Listen on `socket` and answer with `router` until `leaving`; what connections became is in `sessions`, and
+/// ends by itself then.
 pub(super) fn start(
     router: Router,
     socket: &Path,
     leaving: CancellationToken,
+    sessions: TaskTracker,
 ) -> Result<ApiServer, ApiError> {
     let listener = bind(socket)?;
     let acceptor = Acceptor {
@@ -89,6 +93,7 @@ pub(super) fn start(
         refusals: Arc::new(Semaphore::new(API_REFUSALS_MAX)),
         leaving: leaving.clone(),
         connections: JoinSet::new(),
+        sessions,
     };
     let ended = tokio::spawn(acceptor.run());
     Ok(ApiServer { socket: socket.to_owned(), leaving, ended })
@@ -127,6 +132,7 @@ struct Acceptor {
     refusals: Arc<Semaphore>,
     leaving: CancellationToken,
     connections: JoinSet<()>,
+    sessions: TaskTracker,
 }
 
 impl Acceptor {
@@ -177,7 +183,11 @@ impl Acceptor {
         if let Err(error) = std::fs::remove_file(&self.socket) {
             tracing::debug!(socket = %self.socket.display(), %error, "socket not removed");
         }
-        let all = async { while self.connections.join_next().await.is_some() {} };
+        let all = async {
+            while self.connections.join_next().await.is_some() {}
+            self.sessions.close();
+            self.sessions.wait().await;
+        };
         if clock::timeout(API_STOP_WALL_MAX, all).await.is_none() {
             tracing::warn!(cut_off = self.connections.len(), "requests did not end in time");
             self.connections.shutdown().await;
@@ -189,6 +199,9 @@ impl Acceptor {
 const fn may_connect(peer: u32, own: u32) -> bool {
     peer == own || peer == 0
 }
+
+/// A client's stream, as connections are served over it.
+pub(super) type Bounded = Pin<Box<TimeoutWriter<UnixStream>>>;
 
 /// A stream whose writes must get somewhere. Without it a reader that never reads would keep its
 /// connection, and a followed log its place and its open file, for as long as it likes. A slow
@@ -210,8 +223,9 @@ async fn serve(
     http.timer(TokioTimer::new())
         .header_read_timeout(API_HEADER_WALL_MAX)
         .max_buf_size(API_HEADER_BYTES_MAX);
-    let mut connection =
-        pin!(http.serve_connection(TokioIo::new(stream), TowerToHyperService::new(router)));
+    let connection = http.serve_connection(TokioIo::new(stream), TowerToHyperService::new(router));
+    // One may go on as a WebSocket.
+    let mut connection = pin!(connection.with_upgrades());
     let ended = tokio::select! {
         ended = connection.as_mut() => ended,
         () = leaving.cancelled() => {
@@ -294,7 +308,7 @@ mod tests {
         };
         let router = Router::new().fallback(endless);
         let socket = dir.path().join("ostler.sock");
-        let server = start(router, &socket, CancellationToken::new()).unwrap();
+        let server = start(router, &socket, CancellationToken::new(), TaskTracker::new()).unwrap();
         let mut client = UnixStream::connect(&socket).await.unwrap();
         client.write_all(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n").await.unwrap();
         clock::sleep(2 * API_WRITE_WALL_MAX).await;
@@ -334,7 +348,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let socket = dir.path().join("ostler.sock");
         let router = Router::new().fallback(|| async { "hello" });
-        let server = start(router, &socket, CancellationToken::new()).unwrap();
+        let server = start(router, &socket, CancellationToken::new(), TaskTracker::new()).unwrap();
         let ask = async |uid| {
             let socket = socket.clone();
             tokio::task::spawn_blocking(move || ask_as(uid, socket)).await.unwrap()
@@ -355,7 +369,8 @@ mod tests {
         let socket = dir.path().join("ostler.sock");
         drop(std::os::unix::net::UnixListener::bind(&socket).unwrap());
         drop(std::os::unix::net::UnixListener::bind(dir.path().join(".s")).unwrap());
-        let server = start(Router::new(), &socket, CancellationToken::new()).unwrap();
+        let server =
+            start(Router::new(), &socket, CancellationToken::new(), TaskTracker::new()).unwrap();
         let mode = std::fs::metadata(&socket).unwrap().permissions().mode();
         assert_eq!(mode & 0o777, 0o600);
         UnixStream::connect(server.socket()).await.unwrap();

@@ -45,7 +45,8 @@ pub(super) async fn logs(args: &AllocLogsArgs, terminal: &Terminal) -> Result<Ex
     done.map(|()| Exit::Success)
 }
 
-fn only_task(alloc: &Alloc) -> Result<String, Stop> {
+/// The task of an allocation that has one.
+pub(super) fn only_task(alloc: &Alloc) -> Result<String, Stop> {
     let mut tasks = alloc.task_states.keys();
     match (tasks.next(), tasks.next()) {
         (Some(task), None) => Ok(task.to_string()),

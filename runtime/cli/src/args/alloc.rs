@@ -11,6 +11,8 @@ pub(crate) enum AllocCommand {
     Status(AllocStatusArgs),
     /// Show what a task printed
     Logs(AllocLogsArgs),
+    /// Run a command inside a task
+    Exec(AllocExecArgs),
     /// Stop an allocation; its job puts a new one in its place
     Stop(AllocStopArgs),
     /// Restart tasks where they are
@@ -84,6 +86,56 @@ pub(crate) struct AllocLogsArgs {
     /// Show the standard error instead
     #[arg(long)]
     pub stderr: bool,
+
+    #[command(flatten)]
+    pub agent: AddressArgs,
+}
+
+/// `ostler alloc exec`.
+#[derive(Debug, Args)]
+#[command(
+    override_usage = "ostler alloc exec [OPTIONS] ALLOC COMMAND [ARGS]...\n       \
+        ostler alloc exec [OPTIONS] --job JOB COMMAND [ARGS]...",
+    long_about = "Run a command inside a running task, kept apart exactly as the task is: with its user, its \
+        files, its network and its limits. It ends with the task and with this command, whose exit code is \
+        that of the command inside. Options stand before ALLOC: what follows is the command's own.",
+    after_long_help = "\
+Examples:
+  ostler alloc exec 0f01c0de ls -l /local         the allocation has one task
+  ostler alloc exec --task web 0f01c0de sh        a shell, in a terminal where this is one
+  ostler alloc exec --job web sh -c 'id; pwd'     in a running allocation of the job
+  ostler alloc exec 0f01c0de sh < script          what is read is the input
+  ostler alloc exec -i=false 0f01c0de tail -f x   without an input
+
+Exit codes:
+  that of the command; 128 and the signal's number where a signal ended it; or
+  2    the usage is wrong, or an id matches nothing or several things
+  3    no agent runs there, or it cannot do it
+  130  Ctrl-C, without a terminal inside the task; the command is ended
+  141  nobody reads the standard output any more; the command is ended"
+)]
+pub(crate) struct AllocExecArgs {
+    /// The allocation (its id or the beginning of it; none with --job), then the command and its arguments
+    #[arg(value_name = "WORDS", required = true, trailing_var_arg = true, num_args = 1..)]
+    pub words: Vec<String>,
+
+    /// The task; may be left out when there is only one
+    #[arg(long, value_name = "TASK")]
+    pub task: Option<String>,
+
+    /// In a running allocation of this job; there is no ALLOC then
+    #[arg(long, value_name = "JOB")]
+    pub job: Option<String>,
+
+    /// Pass the standard input on [default: true]
+    #[arg(short = 'i', long = "stdin", value_name = "BOOL", num_args = 0..=1, require_equals = true,
+        default_missing_value = "true", hide_possible_values = true)]
+    pub stdin: Option<bool>,
+
+    /// Give the command a terminal [default: true where standard input and output are terminals]
+    #[arg(short = 't', long = "tty", value_name = "BOOL", num_args = 0..=1, require_equals = true,
+        default_missing_value = "true", hide_possible_values = true)]
+    pub tty: Option<bool>,
 
     #[command(flatten)]
     pub agent: AddressArgs,

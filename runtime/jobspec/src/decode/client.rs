@@ -42,7 +42,7 @@ keys! {
         bridge_network_subnet: Given<String>, "`172.26.64.0/20`";
         /// Addresses of the node that ports may ask for by name.
         host_networks "host_network": Vec<HostNetworkKeys>;
-        /// Nobody runs a command inside a task of this node by `nomad alloc exec`.
+        /// Nobody runs a command inside a task of this node by `alloc exec`, Ostler's or Nomad's.
         disable_remote_exec: Given<bool>, "`false`";
         /// An agent is always a client.
         enabled: Given<bool>, "`true`";

@@ -50,9 +50,6 @@ pub const CLUSTER_TELL_WALL: Duration = Duration::from_secs(60);
 /// How long after a call that was not answered what it told may be carried out still: servers wait 30 s for
 /// room in their log, after 5 s for a leader. What is told meanwhile is told once more after that.
 pub const CLUSTER_DOUBT_WALL: Duration = Duration::from_secs(60);
-/// Longest reason for which a command inside a task is refused, bytes: it travels as the reason for which a
-/// WebSocket is closed, which has no more (RFC 6455, 5.5).
-pub const CLUSTER_EXEC_REASON_BYTES_MAX: usize = 123;
 /// Longest wait for the servers to say what a token allows: somebody waits for it.
 pub const CLUSTER_ACCESS_WALL: Duration = Duration::from_secs(20);
 /// Longest request of a server, bytes: ids and names.
@@ -65,9 +62,6 @@ pub const CLUSTER_READ_BYTES_MAX: usize = 4 * MIB as usize;
 pub const CLUSTER_BEAT_MIN: Duration = Duration::from_millis(250);
 /// See [`CLUSTER_BEAT_MIN`].
 pub const CLUSTER_BEAT_MAX: Duration = Duration::from_secs(600);
-/// How often whoever runs a command inside a task that prints nothing gets a sign of life: who has gone is
-/// found by it, as soon as Nomad's command line gives one of its own.
-pub const CLUSTER_EXEC_SIGN_PERIOD: Duration = Duration::from_secs(10);
 /// Events of a node that wait until servers hear of them; servers keep as many of each node.
 pub const CLUSTER_EVENTS_MAX: usize = 10;
 /// How long such an event waits for others.

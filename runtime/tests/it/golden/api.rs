@@ -279,6 +279,8 @@ async fn running(api: &mut Recorder, node: &str) -> String {
     api.gets(&[&format!("{of}/stats"), &format!("{of}/stats?task=none")]).await;
     api.gets(&[&format!("{of}/checks"), &format!("/v1/client/allocation/{NOBODY}/checks")]).await;
     // What goes on as a WebSocket is no answer that is kept; what is wrong with a request is.
+    api.gets(&[&format!("{of}/exec?task=t"), &format!("{of}/exec?task=t&command=ls")]).await;
+    api.gets(&[&format!("{of}/exec?task=t&command=%5B%22ls%22%5D")]).await;
     api.gets(&["/v1/services", "/v1/services?namespace=other", "/v1/service/web-0"]).await;
     api.gets(&["/v1/service/none", "/v1/service/web-0?choose=1%7Ca"]).await;
     api.gets(&[&format!("{of}/gc"), &format!("/v1/client/allocation/{NOBODY}/gc")]).await;

@@ -33,7 +33,7 @@ struct NomadAgent {
 }
 
 /// The stock program; none, said aloud, without `NOMAD_BIN`.
-fn program() -> Option<PathBuf> {
+pub fn program() -> Option<PathBuf> {
     let program = std::env::var_os("NOMAD_BIN").map(PathBuf::from);
     if program.is_none() {
         not_asked("NOMAD_BIN names no stock Nomad");

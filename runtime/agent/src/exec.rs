@@ -1,0 +1,217 @@
+//! What somebody asks to be run inside a task: read, checked, or refused with a status.
+//!
+//! Whoever asked through servers and whoever asked the node itself are told the same.
+
+use ostler_control::AllocError;
+use ostler_lifecycle::task::RequestError;
+use ostler_model::causes;
+use ostler_model::ids::{AllocId, TaskName};
+use ostler_model::limits::{EXEC_ARGUMENTS_MAX, EXEC_REASON_BYTES_MAX};
+use ostler_model::session::{ExecCommand, ExecSession, TerminalSize};
+use ostler_model::shown::{REST_BYTES_MAX, cut, shown};
+
+use super::AgentHandle;
+
+/// Longest part of a name that is told back, bytes: there is room for little more.
+const NAME_BYTES_MAX: usize = 40;
+
+/// Why a command is not run.
+#[derive(Debug, thiserror::Error)]
+pub enum ExecRefusal {
+    /// The operator said so.
+    #[error(
+        "Permission denied: this node lets nobody run commands inside tasks \
+         (client {{ disable_remote_exec }})"
+    )]
+    Off,
+    /// It is not said in which allocation.
+    #[error("must provide an allocation ID")]
+    NoAlloc,
+    /// There is no such allocation.
+    #[error("Unknown allocation \"{}\"", shown(.0, NAME_BYTES_MAX))]
+    UnknownAlloc(String),
+    /// It is not said in which task.
+    #[error("must provide task name")]
+    NoTask,
+    /// The allocation has no such task.
+    #[error("unknown task name \"{}\"", shown(.0, NAME_BYTES_MAX))]
+    UnknownTask(String),
+    /// There is no program.
+    #[error("command is not present")]
+    NoCommand,
+    /// The program is an empty text.
+    #[error("the command has no name")]
+    NoName,
+    /// It is no list of texts.
+    #[error("a word of the command is not text")]
+    NotText,
+    /// More than the host takes.
+    #[error("a command of {0} words; at most {EXEC_ARGUMENTS_MAX}")]
+    TooManyWords(usize),
+    /// The allocation, its task, its driver or the host refuses.
+    #[error(transparent)]
+    Alloc(#[from] AllocError),
+}
+
+impl ExecRefusal {
+    /// The status of HTTP that says the same.
+    #[must_use]
+    pub const fn status(&self) -> u16 {
+        match self {
+            Self::Off => 403,
+            Self::UnknownAlloc(_) | Self::Alloc(AllocError::Unknown { .. }) => 404,
+            Self::Alloc(
+                AllocError::Ended { .. } | AllocError::Request(RequestError::NotRunning { .. }),
+            ) => 404,
+            Self::Alloc(_) => 500,
+            Self::NoAlloc
+            | Self::NoTask
+            | Self::UnknownTask(_)
+            | Self::NoCommand
+            | Self::NoName
+            | Self::NotText
+            | Self::TooManyWords(_) => 400,
+        }
+    }
+
+    /// What whoever asked is told: all of it, with its causes.
+    #[must_use]
+    pub fn text(&self) -> String {
+        causes::chain(self)
+    }
+}
+
+/// As much of a reason as reaches whoever asked: see [`EXEC_REASON_BYTES_MAX`].
+#[must_use]
+pub fn short_reason(why: String) -> String {
+    match why.len() > EXEC_REASON_BYTES_MAX {
+        true => cut(why, EXEC_REASON_BYTES_MAX.saturating_sub(REST_BYTES_MAX)),
+        false => why,
+    }
+}
+
+/// What is asked for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ExecAsked {
+    /// Where.
+    pub alloc: AllocId,
+    /// In which of its tasks.
+    pub task: TaskName,
+    /// Program and arguments; at least the program.
+    pub argv: Vec<String>,
+    /// With a terminal of this size.
+    pub terminal: Option<TerminalSize>,
+}
+
+impl ExecAsked {
+    /// What these words mean.
+    ///
+    /// # Errors
+    /// When one of them is missing or can be nothing that is there.
+    pub fn read(
+        alloc: &str,
+        task: &str,
+        argv: Vec<String>,
+        terminal: bool,
+    ) -> Result<Self, ExecRefusal> {
+        if alloc.is_empty() {
+            return Err(ExecRefusal::NoAlloc);
+        }
+        let alloc = alloc.parse().map_err(|_| ExecRefusal::UnknownAlloc(alloc.to_owned()))?;
+        if task.is_empty() {
+            return Err(ExecRefusal::NoTask);
+        }
+        let task = task.parse().map_err(|_| ExecRefusal::UnknownTask(task.to_owned()))?;
+        match argv.first() {
+            None => return Err(ExecRefusal::NoCommand),
+            Some(program) if program.is_empty() => return Err(ExecRefusal::NoName),
+            Some(_) if argv.len() > EXEC_ARGUMENTS_MAX => {
+                return Err(ExecRefusal::TooManyWords(argv.len()));
+            }
+            Some(_) => {}
+        }
+        Ok(Self { alloc, task, argv, terminal: terminal.then(TerminalSize::default) })
+    }
+}
+
+impl AgentHandle {
+    /// Nothing, where people may run commands inside tasks of this node.
+    ///
+    /// # Errors
+    /// Where the operator said that nobody may.
+    pub fn lets_exec(&self) -> Result<(), ExecRefusal> {
+        if self.0.remote_exec { Ok(()) } else { Err(ExecRefusal::Off) }
+    }
+
+    /// Run what was asked for; `on_node`: also inside a task that sees the node's own files, or why not.
+    ///
+    /// # Errors
+    /// As [`AgentHandle::exec_alloc`].
+    pub async fn exec_asked(
+        &self,
+        asked: ExecAsked,
+        on_node: Result<(), String>,
+    ) -> Result<ExecSession, ExecRefusal> {
+        let ExecAsked { alloc, task, argv, terminal } = asked;
+        let unknown = || ExecRefusal::UnknownAlloc(alloc.to_string());
+        let view = self.alloc(alloc).ok_or_else(unknown)?;
+        let group = view.allocation.task_group();
+        if group.and_then(|group| group.task(&task)).is_none() {
+            return Err(ExecRefusal::UnknownTask(task.to_string()));
+        }
+        Ok(self.exec_alloc(alloc, &task, ExecCommand { argv, terminal, on_node }).await?)
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "tests")]
+mod tests {
+    use super::*;
+
+    const ALLOC: &str = "8ba85cef-0000-4000-8000-000000000000";
+
+    #[test]
+    fn words_are_a_command_and_what_is_wrong_with_them_is_said() {
+        let read = |alloc: &str, task: &str, argv: &[&str]| {
+            let argv = argv.iter().map(|word| (*word).to_owned()).collect();
+            ExecAsked::read(alloc, task, argv, true)
+        };
+        let asked = read(ALLOC, "web", &["sh", "-c", ""]).unwrap();
+        assert_eq!(asked.argv, ["sh", "-c", ""]);
+        assert_eq!(asked.terminal, Some(TerminalSize::default()));
+        let many = ["x"; EXEC_ARGUMENTS_MAX + 1];
+        for (alloc, task, argv, status, text) in [
+            ("", "web", &["x"][..], 400, "must provide an allocation ID"),
+            ("x", "web", &["x"], 404, "Unknown allocation \"x\""),
+            (ALLOC, "", &["x"], 400, "must provide task name"),
+            (ALLOC, "a/b", &["x"], 400, "unknown task name \"a/b\""),
+            (ALLOC, "web", &[], 400, "command is not present"),
+            (ALLOC, "web", &["", "x"], 400, "the command has no name"),
+            (ALLOC, "web", &many, 400, "1025 words"),
+        ] {
+            let refused = read(alloc, task, argv).unwrap_err();
+            assert_eq!(refused.status(), status, "{refused}");
+            assert!(refused.text().contains(text), "{refused}");
+        }
+    }
+
+    #[test]
+    fn states_of_the_allocation_are_not_found_and_what_fails_is_the_nodes() {
+        let of = |error: RequestError| ExecRefusal::from(AllocError::from(error)).status();
+        assert_eq!(of(RequestError::NotRunning { task: "t".parse().unwrap() }), 404);
+        assert_eq!(of(RequestError::Gone), 500);
+        assert_eq!(ExecRefusal::Off.status(), 403);
+        assert!(ExecRefusal::Off.text().len() <= EXEC_REASON_BYTES_MAX, "{}", ExecRefusal::Off);
+    }
+
+    #[test]
+    fn a_reason_is_no_longer_than_the_way_to_who_asked_takes() {
+        assert_eq!(short_reason("x".repeat(123)), "x".repeat(123));
+        for long in [124, 125, 10_000] {
+            let cut = short_reason("ö".repeat(long));
+            assert!(cut.len() <= 123 && cut.starts_with("öö"), "{} bytes", cut.len());
+        }
+        let long = ExecRefusal::UnknownTask("ö".repeat(200)).text();
+        assert!(short_reason(long.clone()) == long, "{long}");
+    }
+}

@@ -1,0 +1,272 @@
+//! `GET /v1/client/allocation/ID/exec`: a command inside a task, over a WebSocket.
+//!
+//! ```text
+//! query: command, task, tty ─► 101 ─► AgentHandle ─┬─ refused ─► close: 1008 or 1011, and why
+//!                                                  ▼
+//! client ── frames ──► said_in ──► SessionInput ──► drive ──► the command
+//!        ◄─ frames ─── exec_frame ◄ SessionOutput ──   │
+//!        ◄─ close: 1000 ───────────────────────────────┘
+//! ```
+//! The command ends with its client's connection, and with the API. Queues are short and frames bounded: who
+//! reads slowly holds back what the command prints. As Nomad's agent does, a command is refused after the
+//! upgrade: what clients show is the reason of the close.
+
+use std::sync::Arc;
+
+use axum::extract::Request;
+use axum::response::Response;
+use futures_util::stream::{SplitSink, SplitStream};
+use futures_util::{SinkExt as _, StreamExt as _};
+use ostler_agent::exec::{ExecAsked, ExecRefusal, short_reason};
+use ostler_agent::session::{QUEUE_MAX, SessionInput, SessionOutput, drive};
+use ostler_model::clock;
+use ostler_model::limits::{
+    API_HEADER_WALL_MAX, EXEC_CLOSE_WALL_MAX, EXEC_FRAME_BYTES_MAX, EXEC_SESSIONS_MAX,
+    EXEC_SIGN_PERIOD,
+};
+use ostler_model::session::ExecSession;
+use ostler_wire::ExecHandshake;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::sync::{Semaphore, mpsc};
+use tokio_tungstenite::WebSocketStream;
+use tokio_tungstenite::tungstenite::protocol::CloseFrame;
+use tokio_tungstenite::tungstenite::protocol::frame::coding::CloseCode;
+use tokio_tungstenite::tungstenite::{Bytes, Error, Message};
+use tokio_util::task::TaskTracker;
+
+use super::error::Failure;
+use super::exec_frames::{exec_frame, said_in};
+use super::params::{Asked, Params};
+use super::router::Api;
+use super::websocket::{ClientSocket, Upgrading, upgrade};
+
+/// The sessions of the API.
+pub(super) struct Sessions {
+    places: Arc<Semaphore>,
+    /// Their tasks: each outlives the connection that it came by.
+    pub tasks: TaskTracker,
+}
+
+impl Default for Sessions {
+    fn default() -> Self {
+        Self { places: Arc::new(Semaphore::new(EXEC_SESSIONS_MAX)), tasks: TaskTracker::new() }
+    }
+}
+
+/// What is asked for, as far as it can be read.
+struct Wanted {
+    /// As it was given.
+    alloc: String,
+    task: String,
+    command: Vec<String>,
+    tty: bool,
+    /// The client begins with a frame of its own.
+    handshake: bool,
+}
+
+impl Wanted {
+    fn read(alloc: String, params: &Params) -> Result<Self, Failure> {
+        let given = params.required("command")?;
+        let wanted = "a JSON list of texts, like [\"ls\",\"-l\"]";
+        // `null` is what Nomad's client makes of an empty command.
+        let command: Option<Vec<String>> = serde_json::from_str(given)
+            .map_err(|_| Failure::bad_param("command", given, wanted))?;
+        let task = params.text("task").unwrap_or_default().to_owned();
+        let (tty, handshake) = (params.flag("tty")?, params.flag("ws_handshake")?);
+        Ok(Self { alloc, task, command: command.unwrap_or_default(), tty, handshake })
+    }
+}
+
+/// `GET /v1/client/allocation/ID/exec`
+pub(super) async fn run(
+    Asked { api, id, params }: Asked,
+    request: Request,
+) -> Result<Response, Failure> {
+    let wanted = Wanted::read(id, &params)?;
+    let places = Arc::clone(&api.sessions.places);
+    let place = places.try_acquire_owned().map_err(|_| Failure::TooManySessions)?;
+    let (response, upgrading) = upgrade(request)?;
+    let session = Arc::clone(&api);
+    api.sessions.tasks.spawn(async move {
+        serve(&session, upgrading, wanted).await;
+        drop(place);
+    });
+    Ok(response)
+}
+
+/// One session, from the upgrade to the end of the connection.
+async fn serve(api: &Api, upgrading: Upgrading, wanted: Wanted) {
+    let leaving = api.leaving.cancelled();
+    let Some(Some(socket)) = api.leaving.run_until_cancelled(upgrading.socket()).await else {
+        return;
+    };
+    let (mut writes, mut reads): (SplitSink<ClientSocket, Message>, _) = socket.split();
+    let talked = async {
+        match begin(api, wanted, &mut reads).await {
+            Ok(session) => talk(session, &mut writes, &mut reads).await,
+            Err(end) => end,
+        }
+    };
+    let end = tokio::select! {
+        end = talked => end,
+        () = leaving => End::Closed(CloseCode::Away, "the agent is leaving".to_owned()),
+    };
+    close(end, writes, reads).await;
+}
+
+/// How a session ends.
+#[derive(Debug, PartialEq, Eq)]
+enum End {
+    /// Nobody is there any more.
+    Gone,
+    /// The last frame: code and reason.
+    Closed(CloseCode, String),
+}
+
+impl End {
+    fn done() -> Self {
+        Self::Closed(CloseCode::Normal, String::new())
+    }
+
+    /// As Nomad's agent: what fails inside has a code of its own, all else one.
+    fn refused(why: String, status: u16) -> Self {
+        tracing::info!(why, "a command inside a task is refused, or cannot go on");
+        let code = if status == 500 { CloseCode::Error } else { CloseCode::Policy };
+        Self::Closed(code, short_reason(why))
+    }
+}
+
+impl From<ExecRefusal> for End {
+    fn from(refusal: ExecRefusal) -> Self {
+        Self::refused(refusal.text(), refusal.status())
+    }
+}
+
+/// The command, begun.
+async fn begin<S: AsyncRead + AsyncWrite + Unpin>(
+    api: &Api,
+    wanted: Wanted,
+    reads: &mut SplitStream<WebSocketStream<S>>,
+) -> Result<ExecSession, End> {
+    if wanted.handshake {
+        shake_hands(reads).await?;
+    }
+    api.agent.lets_exec()?;
+    let Wanted { alloc, task, command, tty, .. } = wanted;
+    let asked = ExecAsked::read(&alloc, &task, command, tty)?;
+    // Whoever reaches the socket may do all that the agent does.
+    Ok(api.agent.exec_asked(asked, Ok(())).await?)
+}
+
+/// Clients in browsers send a token in a first frame. No token is looked at here.
+async fn shake_hands<S: AsyncRead + AsyncWrite + Unpin>(
+    reads: &mut SplitStream<WebSocketStream<S>>,
+) -> Result<(), End> {
+    let wrong = |why: &str| End::refused(format!("no handshake: {why}"), 400);
+    let Some(first) = clock::timeout(API_HEADER_WALL_MAX, next_frame(reads)).await else {
+        return Err(wrong("nothing came in time"));
+    };
+    let handshake: ExecHandshake = serde_json::from_slice(&first?)
+        .map_err(|_| wrong("the first frame must be like {\"version\":1}"))?;
+    match handshake.version {
+        1 => Ok(()),
+        _ => Err(wrong("its version must be 1")),
+    }
+}
+
+/// What the client says next, of whatever kind its frame is.
+async fn next_frame<S: AsyncRead + AsyncWrite + Unpin>(
+    reads: &mut SplitStream<WebSocketStream<S>>,
+) -> Result<Bytes, End> {
+    loop {
+        match reads.next().await {
+            Some(Ok(Message::Text(text))) => return Ok(text.into()),
+            Some(Ok(Message::Binary(bytes))) => return Ok(bytes),
+            // Answers to a ping, which the library gives.
+            Some(Ok(Message::Ping(_) | Message::Pong(_) | Message::Frame(_))) => {}
+            Some(Ok(Message::Close(_))) | None => return Err(End::Gone),
+            Some(Err(Error::Capacity(_))) => {
+                let why = format!("a frame has more than {EXEC_FRAME_BYTES_MAX} bytes: send parts");
+                return Err(End::Closed(CloseCode::Size, why));
+            }
+            Some(Err(Error::Protocol(_) | Error::Utf8(_))) => {
+                let why = "what came is no frame of a WebSocket (RFC 6455)".to_owned();
+                return Err(End::Closed(CloseCode::Protocol, why));
+            }
+            Some(Err(error)) => {
+                tracing::debug!(%error, "whoever ran a command inside a task has gone");
+                return Err(End::Gone);
+            }
+        }
+    }
+}
+
+/// Carry frames both ways until the command has ended or nobody asks any more, which ends it.
+async fn talk<S: AsyncRead + AsyncWrite + Unpin>(
+    session: ExecSession,
+    writes: &mut SplitSink<WebSocketStream<S>, Message>,
+    reads: &mut SplitStream<WebSocketStream<S>>,
+) -> End {
+    let (inputs, of_inputs) = mpsc::channel::<SessionInput>(QUEUE_MAX);
+    let (of_outputs, mut outputs) = mpsc::channel::<SessionOutput>(QUEUE_MAX);
+    let told = async {
+        loop {
+            let said = match clock::timeout(EXEC_SIGN_PERIOD, outputs.recv()).await {
+                Some(Some(output)) => Message::text(exec_frame(&output)),
+                Some(None) => return Ok::<_, Error>(()),
+                // Who has gone while the command reads nothing is found by it.
+                None => Message::Ping(Bytes::new()),
+            };
+            writes.send(said).await?;
+        }
+    };
+    let heard = async {
+        loop {
+            let frame = match next_frame(reads).await {
+                Ok(frame) => frame,
+                Err(end) => return end,
+            };
+            let input = match said_in(&frame) {
+                Ok(input) => input,
+                Err(why) => return End::refused(why, 400),
+            };
+            if inputs.send(input).await.is_err() {
+                // The command has ended; the others say how.
+                std::future::pending::<()>().await;
+            }
+        }
+    };
+    let driven = async { Ok(drive(session, of_inputs, of_outputs).await) };
+    let driven = async { tokio::try_join!(driven, told) };
+    tokio::select! {
+        done = driven => match done {
+            Ok((Ok(()), ())) => End::done(),
+            Ok((Err(why), ())) => End::refused(why, 500),
+            Err(_gone) => End::Gone,
+        },
+        end = heard => end,
+    }
+}
+
+/// Say how it ended, and wait for the client to have read it.
+async fn close<S: AsyncRead + AsyncWrite + Unpin>(
+    end: End,
+    mut writes: SplitSink<WebSocketStream<S>, Message>,
+    mut reads: SplitStream<WebSocketStream<S>>,
+) {
+    let End::Closed(code, reason) = end else { return };
+    let closed = async {
+        let frame = CloseFrame { code, reason: reason.into() };
+        // An error means that nobody reads it.
+        if writes.send(Message::Close(Some(frame))).await.is_ok() {
+            // What was under way is thrown away, to the client's own last frame.
+            while let Some(Ok(_late)) = reads.next().await {}
+        }
+    };
+    // A client that takes longer may miss it.
+    let _in_time = clock::timeout(EXEC_CLOSE_WALL_MAX, closed).await;
+}
+
+#[cfg(test)]
+#[path = "exec_tests.rs"]
+mod tests;

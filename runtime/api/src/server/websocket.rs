@@ -1,0 +1,147 @@
+//! A connection that goes on as a WebSocket (RFC 6455).
+//!
+//! ```text
+//! request: Upgrade, key, version ─► 101 and the key's answer ─► the stream itself ─► frames, bounded
+//! ```
+
+use axum::body::Body;
+use axum::extract::Request;
+use axum::http::header::{
+    CONNECTION, HOST, ORIGIN, SEC_WEBSOCKET_ACCEPT, SEC_WEBSOCKET_KEY, SEC_WEBSOCKET_VERSION,
+    UPGRADE,
+};
+use axum::http::{HeaderMap, HeaderName, StatusCode, Uri};
+use axum::response::Response;
+use hyper::upgrade::OnUpgrade;
+use hyper_util::rt::TokioIo;
+use tokio_tungstenite::WebSocketStream;
+use tokio_tungstenite::tungstenite::protocol::Role;
+
+use super::error::Failure;
+use super::socket::Bounded;
+use crate::websocket::{VERSION, accepted, config};
+
+/// A client's connection, after the upgrade.
+pub(super) type ClientSocket = WebSocketStream<Bounded>;
+
+/// A connection that becomes a WebSocket once its client has read the answer's head.
+pub(super) struct Upgrading(OnUpgrade);
+
+/// What is answered to a request for a WebSocket, and what comes of its connection.
+///
+/// # Errors
+/// When it is a request for something else.
+pub(super) fn upgrade(mut request: Request) -> Result<(Response, Upgrading), Failure> {
+    let headers = request.headers();
+    let names = |name: HeaderName, wanted: &str| {
+        let texts = headers.get_all(name).into_iter().filter_map(|value| value.to_str().ok());
+        texts.flat_map(|text| text.split(',')).any(|text| text.trim().eq_ignore_ascii_case(wanted))
+    };
+    let is_upgrade = names(CONNECTION, "upgrade") && names(UPGRADE, "websocket");
+    let key = headers.get(SEC_WEBSOCKET_KEY).map(|key| accepted(key.as_bytes()));
+    let Some(accept) = key.filter(|_| is_upgrade && names(SEC_WEBSOCKET_VERSION, VERSION)) else {
+        return Err(Failure::NotWebSocket);
+    };
+    if !is_own(headers) {
+        return Err(Failure::OtherOrigin);
+    }
+    // Present on every connection that can be upgraded.
+    let Some(upgrade) = request.extensions_mut().remove::<OnUpgrade>() else {
+        return Err(Failure::NotWebSocket);
+    };
+    let response = Response::builder()
+        .status(StatusCode::SWITCHING_PROTOCOLS)
+        .header(CONNECTION, "Upgrade")
+        .header(UPGRADE, "websocket")
+        .header(SEC_WEBSOCKET_ACCEPT, accept)
+        .body(Body::empty());
+    let response = response.map_err(|error| Failure::Internal(error.to_string()))?;
+    Ok((response, Upgrading(upgrade)))
+}
+
+/// A page in a browser may open a WebSocket to any address that it can reach, unasked: the browser says
+/// whose page it is.
+fn is_own(headers: &HeaderMap) -> bool {
+    let Some(origin) = headers.get(ORIGIN) else { return true };
+    let origin = origin.to_str().ok().and_then(|text| text.parse::<Uri>().ok());
+    let host = headers.get(HOST).and_then(|host| host.to_str().ok());
+    let authority = origin.as_ref().and_then(Uri::authority).map(|authority| authority.as_str());
+    authority.is_some_and(|one| host.is_some_and(|other| one.eq_ignore_ascii_case(other)))
+}
+
+impl Upgrading {
+    /// The WebSocket; none when its client has gone.
+    pub(super) async fn socket(self) -> Option<ClientSocket> {
+        let upgraded = match self.0.await {
+            Ok(upgraded) => upgraded,
+            Err(error) => {
+                tracing::debug!(%error, "a client left before its connection was a WebSocket");
+                return None;
+            }
+        };
+        let Ok(parts) = upgraded.downcast::<TokioIo<Bounded>>() else {
+            tracing::error!("a connection of another kind than the API serves became a WebSocket");
+            return None;
+        };
+        let mut stream = parts.io.into_inner();
+        // Who pauses what a command prints does so for as long as it takes. There are only so many sessions,
+        // and who has gone is noticed.
+        stream.as_mut().set_timeout_pinned(None);
+        let begun = parts.read_buf.to_vec();
+        let config = Some(config());
+        Some(WebSocketStream::from_partially_read(stream, begun, Role::Server, config).await)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "tests")]
+
+    use super::*;
+
+    const GOOD: [(&str, &str); 5] = [
+        ("host", "127.0.0.1:4646"),
+        ("connection", "keep-alive, Upgrade"),
+        ("upgrade", "WebSocket"),
+        ("sec-websocket-version", "13"),
+        ("sec-websocket-key", "dGhlIHNhbXBsZSBub25jZQ=="),
+    ];
+
+    fn asked(headers: &[(&str, &str)]) -> Result<(), String> {
+        let mut request = Request::builder();
+        for (name, value) in headers {
+            request = request.header(*name, *value);
+        }
+        let mut request = request.body(Body::empty()).unwrap();
+        let upgrade = hyper::upgrade::on(Request::new(Body::empty()));
+        request.extensions_mut().insert(upgrade);
+        upgrade_of(request)
+    }
+
+    fn upgrade_of(request: Request) -> Result<(), String> {
+        let (response, _) = upgrade(request).map_err(|failure| failure.to_string())?;
+        assert_eq!(response.status(), StatusCode::SWITCHING_PROTOCOLS);
+        // The example of RFC 6455.
+        assert_eq!(response.headers()[SEC_WEBSOCKET_ACCEPT], "s3pPLMBiTxaQ9kYGzzhZRbK+xOo=");
+        Ok(())
+    }
+
+    #[test]
+    fn a_request_for_a_websocket_is_told_from_others() {
+        assert_eq!(asked(&GOOD), Ok(()));
+        for missing in 1..GOOD.len() {
+            let mut headers = GOOD.to_vec();
+            headers.remove(missing);
+            assert!(asked(&headers).unwrap_err().contains("WebSocket"), "{headers:?}");
+        }
+    }
+
+    #[test]
+    fn pages_of_others_are_refused() {
+        let from = |origin| asked(&[&GOOD[..], &[("origin", origin)]].concat());
+        assert_eq!(from("http://127.0.0.1:4646"), Ok(()));
+        for other in ["http://127.0.0.1:8000", "https://example.com", "null", "http://"] {
+            assert!(from(other).unwrap_err().contains("page"), "{other}");
+        }
+    }
+}
