@@ -94,7 +94,9 @@ async fn every_change_has_an_evaluation_that_is_complete_and_names_its_allocatio
     let unknown = client.get("/v1/evaluation/ffffffff-0000-4000-8000-000000000000").await;
     assert_eq!((unknown.status, unknown.text()), (StatusCode::NOT_FOUND, "eval not found".into()));
     let purged = client.send("DELETE", "/v1/job/web?purge=true", Bytes::new()).await;
-    assert_eq!(purged.json()["EvalID"], "", "nobody is to wait for one");
+    let purged = purged.json()["EvalID"].as_str().unwrap().to_owned();
+    let found = client.get(&format!("/v1/evaluation/{purged}")).await.json();
+    assert_eq!(found["Status"], "complete", "also of a job that is gone: {found}");
     served.stop().await;
 }
 

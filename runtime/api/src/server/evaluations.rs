@@ -294,9 +294,12 @@ fn find(api: &Api, wanted: &str) -> Result<Evaluation, Failure> {
     found.or_else(|| api.purged().find(&wanted)).ok_or(Failure::NotThere("eval"))
 }
 
-/// One by its id, as JSON; nothing of what is on no record any more.
-pub(super) fn found(api: &Api, wanted: &str) -> Option<serde_json::Value> {
-    serde_json::to_value(find(api, wanted).ok()?.json()).ok()
+/// That of the change of a job at an index, as JSON; nothing of what is on no record any more.
+pub(super) fn of_change(api: &Api, job: &JobId, index: u64) -> Option<serde_json::Value> {
+    let of_job = all(api, |known| known == job);
+    let found = of_job.into_iter().find(|one| one.of == Of::Change && one.index == index);
+    let found = found.or_else(|| api.purged().find(&id(job, index)))?;
+    serde_json::to_value(found.json()).ok()
 }
 
 /// The last jobs that were removed with all that is on record of them: who asked for it asks for its

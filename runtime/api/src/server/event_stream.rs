@@ -228,11 +228,10 @@ impl Stream {
             payload,
         };
         let job = event(Topic::Job, id.as_str().to_owned(), Vec::new(), json!({ "Job": job }));
-        let evaluation = evaluations::id(id, index);
-        let found = evaluations::found(&self.api, &evaluation);
+        let found = evaluations::of_change(&self.api, id, index);
         let of_evaluation = found.map(|found| {
             let (keys, payload) = (vec![id.as_str().to_owned()], json!({ "Evaluation": found }));
-            event(Topic::Evaluation, evaluation, keys, payload)
+            event(Topic::Evaluation, evaluations::id(id, index), keys, payload)
         });
         [job].into_iter().chain(of_evaluation).collect()
     }
