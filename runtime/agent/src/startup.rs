@@ -117,7 +117,8 @@ pub(super) async fn begin(options: AgentOptions, open: OpenState) -> Result<Begu
     let node = Node::new(view);
     let board = catalogue::Board::new(node.clone());
     let services = host_services(&options, &data_dir, sandbox, &mut notices).await?;
-    node.update(|view| view.set_cores(node_cores(&services.processes)));
+    let cores = node_cores(&services.processes);
+    node.update(|view| view.set_cores(cores));
     let workloads: Arc<dyn Workloads> = Arc::new(HostWorkloads {
         processes: services.processes.clone(),
         wasm_tasks: services.wasm_tasks.clone(),
@@ -309,11 +310,15 @@ fn refresh_node(agent: &AgentHandle, client: ClientConfig) {
     let dir = agent.0.data_dir.clone();
     let (node, processes) = (agent.0.node.clone(), agent.0.services.processes.clone());
     let look = move || {
-        let (dir, client) = (dir.clone(), client.clone());
-        // One may have been switched on or off.
-        node.update(|view| view.set_cores(node_cores(&processes)));
+        let (dir, client, node) = (dir.clone(), client.clone(), node.clone());
+        let processes = processes.clone();
         async move {
-            let looked = tokio::task::spawn_blocking(move || facts(&dir, &client));
+            let looked = tokio::task::spawn_blocking(move || {
+                // One may have been switched on or off.
+                let cores = node_cores(&processes);
+                node.update(|view| view.set_cores(cores));
+                facts(&dir, &client)
+            });
             looked.await.map_err(|_| refresh::GivenUp)
         }
     };

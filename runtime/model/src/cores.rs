@@ -90,7 +90,10 @@ impl FromStr for CoreSet {
             number.filter(|number| *number < CORE_NUMBERS).ok_or_else(wrong)
         };
         let mut cores = BTreeSet::new();
-        for part in text.trim().split(',').filter(|part| !part.is_empty()) {
+        if text.trim().is_empty() {
+            return Ok(Self(cores));
+        }
+        for part in text.split(',') {
             let (first, last) = part.split_once('-').unwrap_or((part, part));
             let (first, last) = (number(first)?, number(last)?);
             if last < first {
@@ -157,7 +160,7 @@ mod tests {
         ] {
             assert_eq!(cores(read).to_string(), written);
         }
-        for wrong in ["a", "3-1", "0-", "-", "8192", "0-4294967295", "0x1"] {
+        for wrong in ["a", "3-1", "0-", "-", "8192", "0-4294967295", "0x1", "0,,1"] {
             let error = wrong.parse::<CoreSet>().unwrap_err().to_string();
             assert!(error.contains(wrong), "{error}");
         }

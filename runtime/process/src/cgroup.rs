@@ -129,30 +129,24 @@ pub fn prepare(parent: Option<&Path>) -> CgroupStatus {
         return CgroupStatus::none(refused(&error.into()));
     }
     sweep(&parent);
-    let [memory, cpu, pids] = ["memory", "cpu", "pids"].map(|name| enable(&parent, name));
-    let inside: Vec<_> = [("memory", &memory), ("cpu", &cpu), ("pids", &pids)]
-        .into_iter()
-        .filter_map(|(name, enabled)| enabled.is_ok().then_some(name))
-        .collect();
-    let cores = cores::prepare(&parent, &inside);
-    let cpuset = match &cores {
-        Ok(_) => Ok(()),
-        Err(error) => Err(io::Error::other(error.to_string())),
-    };
-    let missing: Vec<_> =
-        [("memory", &memory), ("cpu", &cpu), ("pids", &pids), ("cpuset", &cpuset)]
-            .into_iter()
-            .filter_map(|(name, enabled)| enabled.as_ref().err().map(|reason| (name, reason)))
-            .collect();
+    let limits = ["memory", "cpu", "pids"].map(|name| (name, enable(&parent, name)));
+    let enabled = limits.iter().filter(|(_, enabled)| enabled.is_ok());
+    let enabled: Vec<&str> = enabled.map(|(name, _)| *name).collect();
+    let cores = cores::prepare(&parent, &enabled);
+    let missing =
+        limits.iter().filter_map(|(name, enabled)| Some((*name, enabled.as_ref().err()?)));
+    let missing: Vec<(&str, &io::Error)> =
+        missing.chain(cores.as_ref().err().map(|reason| ("cpuset", reason))).collect();
     let unavailable = missing.first().map(|(_, reason)| Unavailable::NotDelegated {
         path: parent.clone(),
         missing: missing.iter().map(|(name, _)| *name).collect::<Vec<_>>().join(", "),
         reason: reason.to_string(),
     });
+    let [memory, cpu, pids] = ["memory", "cpu", "pids"].map(|name| enabled.contains(&name));
     CgroupStatus {
-        memory: memory.is_ok(),
-        cpu: cpu.is_ok(),
-        pids: pids.is_ok(),
+        memory,
+        cpu,
+        pids,
         cores: cores.unwrap_or_default(),
         parent: Some(parent),
         unavailable,

@@ -11,22 +11,28 @@ use super::json;
 use super::nodes::check_id;
 use super::params::Params;
 use super::reply;
-use super::router::Shared;
+use super::router::{Api, Shared};
 use ostler_model::time::Timestamp;
-use ostler_node::usage::{self, CoreShare, CoreTime};
+use ostler_node::usage::{self, CoreShare, CoreTime, HostUsage};
 
 /// `GET /v1/client/stats`
 pub(super) async fn stats(State(api): Shared, params: Params) -> Result<Response, Failure> {
     if let Some(id) = params.text("node_id") {
         check_id(&api, id)?;
     }
+    let (usage, shares, now) = look(&api).await?;
+    let devices = api.agent.device_stats();
+    reply::json(&params, &json::stats::host(usage, &shares, core_mhz(&api), now, &devices))
+}
+
+/// What is used now, and what each core did since somebody asked last.
+pub(super) async fn look(api: &Api) -> Result<(HostUsage, Vec<CoreShare>, Timestamp), Failure> {
     let data_dir = api.agent.data_dir().to_owned();
     let looking = tokio::task::spawn_blocking(move || usage::look(Path::new("/"), &data_dir));
     let usage = looking.await.map_err(|error| Failure::Internal(error.to_string()))?;
     let now = api.clock.now();
     let shares = api.cores().shares(&usage.cores, now);
-    let devices = api.agent.device_stats();
-    reply::json(&params, &json::stats::host(usage, &shares, core_mhz(&api), now, &devices))
+    Ok((usage, shares, now))
 }
 
 /// Processor time at two moments makes a percentage: what was seen last.
@@ -39,7 +45,7 @@ pub(super) struct Cores {
 
 impl Cores {
     /// Of each core since the last question; since the machine started for the first one.
-    pub(super) fn shares(&mut self, cores: &[CoreTime], now: Timestamp) -> Vec<CoreShare> {
+    fn shares(&mut self, cores: &[CoreTime], now: Timestamp) -> Vec<CoreShare> {
         let before = match &self.last {
             Some((at, _)) if now.since(*at) < SPAN_MIN && self.told.len() == cores.len() => {
                 return self.told.clone();

@@ -7,7 +7,6 @@
 //! ```
 
 use std::collections::BTreeMap;
-use std::path::Path;
 
 use axum::extract::State;
 use axum::http::header::CONTENT_TYPE;
@@ -18,7 +17,9 @@ use serde_json::json;
 use super::agent::counts;
 use super::client::core_mhz;
 use super::error::Failure;
+use super::host;
 use super::json::{agent::metrics, stats};
+use super::nodes;
 use super::params::Params;
 use super::reply;
 use super::router::{Api, Shared};
@@ -26,7 +27,6 @@ use ostler_agent::AllocView;
 use ostler_model::alloc::ClientStatus;
 use ostler_model::job::Task;
 use ostler_model::limits::MIB;
-use ostler_node::usage;
 use ostler_wire::Gauge;
 
 /// Allocations whose use is asked for at the same time.
@@ -65,17 +65,20 @@ const fn number(whole: u64) -> f64 {
     whole as f64
 }
 
+fn labels<const COUNT: usize>(of: [(&str, String); COUNT]) -> Labels {
+    of.into_iter().map(|(name, value)| (name.to_owned(), value)).collect()
+}
+
 fn of_node(api: &Api) -> Labels {
     let node = api.agent.node();
-    let labels = [
+    labels([
         ("node_id", node.id.to_string()),
         ("host", node.name.clone()),
         ("datacenter", node.datacenter.clone()),
         ("node_class", "none".to_owned()),
-        ("node_status", "ready".to_owned()),
+        ("node_status", nodes::word(api.agent.readiness().stage).to_owned()),
         ("node_scheduling_eligibility", "eligible".to_owned()),
-    ];
-    labels.into_iter().map(|(name, value)| (name.to_owned(), value)).collect()
+    ])
 }
 
 /// How many there are, and what they have of the node.
@@ -116,9 +119,7 @@ fn of_allocations(api: &Api, views: &[AllocView], labels: &Labels) -> Vec<Gauge<
 
 /// What the machine uses.
 async fn of_machine(api: &Api, labels: &Labels) -> Result<Vec<Gauge<'static>>, Failure> {
-    let data_dir = api.agent.data_dir().to_owned();
-    let looking = tokio::task::spawn_blocking(move || usage::look(Path::new("/"), &data_dir));
-    let used = looking.await.map_err(|error| Failure::Internal(error.to_string()))?;
+    let (used, shares, _) = host::look(api).await?;
     let with = |name: &str, value: &str| {
         let mut labels = labels.clone();
         labels.insert(name.to_owned(), value.to_owned());
@@ -135,7 +136,6 @@ async fn of_machine(api: &Api, labels: &Labels) -> Result<Vec<Gauge<'static>>, F
     .into_iter()
     .map(|(name, value)| gauge(name, number(value), labels))
     .collect();
-    let shares = api.cores().shares(&used.cores, api.clock.now());
     for (core, share) in used.cores.iter().zip(shares) {
         let labels = with("cpu", &core.name);
         for (name, value) in [
@@ -171,7 +171,7 @@ async fn of_tasks(api: &Api, views: Vec<AllocView>) -> Vec<Gauge<'static>> {
         (view, used)
     });
     let used: Vec<_> = used.buffered(ASKED_AT_ONCE).collect().await;
-    let core_mhz = core_mhz(api);
+    let (core_mhz, node) = (core_mhz(api), api.agent.node());
     let mut gauges = Vec::new();
     for (view, used) in used {
         let alloc = &view.allocation;
@@ -180,7 +180,7 @@ async fn of_tasks(api: &Api, views: Vec<AllocView>) -> Vec<Gauge<'static>> {
             let Some((_, usage)) = used.iter().find(|(name, _)| **name == task.name) else {
                 continue;
             };
-            let labels = labels_of(&view, task, api);
+            let labels = labels_of(&view, task, &node.name);
             let started = view.state.tasks.get(&task.name).and_then(|task| task.started_at);
             let key = (alloc.id, task.name.clone());
             let percent = api.processor().percent(key, usage, started);
@@ -202,17 +202,16 @@ async fn of_tasks(api: &Api, views: Vec<AllocView>) -> Vec<Gauge<'static>> {
     gauges
 }
 
-fn labels_of(view: &AllocView, task: &Task, api: &Api) -> Labels {
+fn labels_of(view: &AllocView, task: &Task, host: &str) -> Labels {
     let alloc = &view.allocation;
-    let labels = [
+    labels([
         ("alloc_id", alloc.id.to_string()),
-        ("host", api.agent.node().name.clone()),
+        ("host", host.to_owned()),
         ("job", alloc.job.id.as_str().to_owned()),
         ("namespace", alloc.job.namespace().to_owned()),
         ("task_group", alloc.group.to_string()),
         ("task", task.name.to_string()),
-    ];
-    labels.into_iter().map(|(name, value)| (name.to_owned(), value)).collect()
+    ])
 }
 
 /// As Prometheus reads them: all of one name together, after their type.

@@ -40,12 +40,17 @@ pub(super) fn told(readiness: &Readiness) -> String {
     parts.join("; ")
 }
 
-fn status<'a>(api: &Api, readiness: &Readiness, description: &'a str) -> NodeStatus<'a> {
-    let status = match readiness.stage {
+/// How the node is, in the words of Nomad's lists.
+pub(super) const fn word(stage: Stage) -> &'static str {
+    match stage {
         Stage::Starting | Stage::Restoring { .. } => "initializing",
         Stage::Ready => "ready",
         Stage::Leaving => "down",
-    };
+    }
+}
+
+fn status<'a>(api: &Api, readiness: &Readiness, description: &'a str) -> NodeStatus<'a> {
+    let status = word(readiness.stage);
     // The node has no index of its own: each change of anything may be one of the node.
     NodeStatus { status, description, index: api.agent.index(), created: api.began_at }
 }

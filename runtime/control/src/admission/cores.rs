@@ -53,15 +53,15 @@ pub(super) fn shares(group: &TaskGroup) -> bool {
     group.tasks.iter().any(|task| task.resources.cores.is_none())
 }
 
-/// What each task gets that asks for cores, of those that are free. `nodes`: the cores of each NUMA
-/// node.
+/// What each task gets that asks for cores, of those that are free. `nodes`: the cores of each NUMA node,
+/// asked for where that matters.
 ///
 /// # Errors
 /// The task for which there are not enough, and what is free for it.
 pub(super) fn choose<'a>(
     group: &'a TaskGroup,
     free: &CoreSet,
-    nodes: &[CoreSet],
+    nodes: &dyn Fn() -> Vec<CoreSet>,
 ) -> Result<BTreeMap<TaskName, CoreSet>, (&'a Task, CoreRequest, CoreSet)> {
     let (mut always, mut phases) = (CoreSet::new(), BTreeMap::<Phase, CoreSet>::new());
     let mut chosen = BTreeMap::new();
@@ -90,10 +90,10 @@ pub(super) fn choose<'a>(
 }
 
 /// The lowest ones; of one NUMA node where that matters, and then of the fullest that has enough.
-fn pick(left: &CoreSet, request: CoreRequest, nodes: &[CoreSet]) -> Option<CoreSet> {
+fn pick(left: &CoreSet, request: CoreRequest, nodes: &dyn Fn() -> Vec<CoreSet>) -> Option<CoreSet> {
     let count = usize::try_from(request.count).ok()?;
     let of_one = || {
-        let parts = nodes.iter().map(|node| left.intersection(node));
+        let parts = nodes().into_iter().map(|node| left.intersection(&node));
         parts.filter(|part| part.len() >= count).min_by_key(CoreSet::len)?.first(count)
     };
     match request.numa {
@@ -147,7 +147,7 @@ mod tests {
     fn chosen(tasks: Vec<Task>, free: &str, nodes: &[&str]) -> Result<String, String> {
         let group = fixtures::group("g", tasks).unwrap();
         let nodes: Vec<_> = nodes.iter().map(|node| cores(node)).collect();
-        match choose(&group, &cores(free), &nodes) {
+        match choose(&group, &cores(free), &|| nodes.clone()) {
             Ok(chosen) => {
                 let texts = chosen.iter().map(|(task, cores)| format!("{task}={cores}"));
                 Ok(texts.collect::<Vec<_>>().join(" "))

@@ -91,8 +91,9 @@ impl Instance<'_> {
         view: &NodeView,
     ) -> BTreeMap<TaskName, AllocatedCores> {
         let (index, total) = (self.index, &view.cores.ids);
-        let free = total.without(&next.cores.held());
-        let chosen = match cores::choose(self.group, &free, &view.numa_nodes()) {
+        let held = next.cores.held();
+        let chosen = cores::choose(self.group, &total.without(&held), &|| view.numa_nodes());
+        let chosen = match chosen {
             Ok(chosen) => chosen,
             // That it can give none is said once for the group.
             Err(_) if total.is_empty() => return BTreeMap::new(),
@@ -102,7 +103,7 @@ impl Instance<'_> {
             }
         };
         next.cores.claim(self.id, chosen.values());
-        let held = next.cores.held();
+        let held = chosen.values().fold(held, |held, cores| held.union(cores));
         if next.sharing > 0 && !total.is_empty() && held.contains_all(total) {
             self.problems.push(Problem::NoSharedCore { index, total: total.clone() });
         }

@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use super::{Facts, add_number, add_text, read_line};
+use ostler_model::cores::CoreSet;
 
 /// Nodes whose cores are told: no machine has more.
 const NODES_MAX: usize = 64;
@@ -21,19 +22,11 @@ pub(super) fn fingerprint(root: &Path, facts: &mut Facts) {
     }
 }
 
-/// `0-1,3` → 0, 1, 3; `None` when it is no such list or has more than `most`.
+/// `0-1,3` → 0, 1, 3; `None` when it is no such list or has more than `most`. The kernel writes lists of
+/// nodes as it writes those of cores.
 fn numbers(list: &str, most: usize) -> Option<Vec<u32>> {
-    let mut numbers = Vec::new();
-    for part in list.split(',') {
-        let (first, last) = part.split_once('-').unwrap_or((part, part));
-        let (first, last) = (first.trim().parse::<u32>().ok()?, last.trim().parse::<u32>().ok()?);
-        let more = usize::try_from(last.checked_sub(first)?).ok()?.checked_add(1)?;
-        if numbers.len().checked_add(more)? > most {
-            return None;
-        }
-        numbers.extend(first..=last);
-    }
-    Some(numbers)
+    let numbers = list.parse::<CoreSet>().ok().filter(|list| !list.is_empty())?;
+    (numbers.len() <= most).then(|| numbers.iter().collect())
 }
 
 #[cfg(test)]
