@@ -18,9 +18,8 @@ use tokio_tungstenite::tungstenite::Message;
 use tokio_tungstenite::tungstenite::protocol::Role;
 
 use crate::cluster_exec::{PIPES, Terminal};
-use crate::support::PATIENCE;
 use crate::support::agent_process::{AgentProcess, Home};
-use crate::support::binary::{Ended, command};
+use crate::support::binary::{command, with_input};
 use crate::support::http::{Client, within};
 use crate::support::jobs::{SOON_HEALTHY, isolated_shell, lifecycle, shell, wasm, with_guests};
 use crate::support::needs::{Need, skipped};
@@ -46,24 +45,8 @@ fn exec(agent: &AgentProcess, args: &[&str]) -> tokio::process::Command {
     command(["alloc", "exec", "--data-dir", data].iter().chain(args))
 }
 
-/// Run a command line to its end with this input.
-async fn said(mut command: tokio::process::Command, input: &[u8]) -> Ended {
-    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
-    let mut child = command.spawn().unwrap();
-    let mut stdin = child.stdin.take().unwrap();
-    let input = input.to_vec();
-    tokio::spawn(async move { stdin.write_all(&input).await });
-    let output = ostler_model::clock::timeout(PATIENCE, child.wait_with_output()).await;
-    let output = output.expect("the command line ends").unwrap();
-    Ended {
-        code: output.status.code(),
-        stdout: String::from_utf8_lossy(&output.stdout).into_owned(),
-        stderr: String::from_utf8_lossy(&output.stderr).into_owned(),
-    }
-}
-
 async fn carries_all(agent: &AgentProcess, alloc: &str, isolated: bool) {
-    let run = async |args: &[&str], input: &[u8]| said(exec(agent, args), input).await;
+    let run = async |args: &[&str], input: &[u8]| with_input(exec(agent, args), input).await;
     let script = "read line; echo out $line; echo err >&2; exit 7";
     let ended = run(&[alloc, "/bin/sh", "-c", script], b"hello\n").await;
     let all = (ended.code, ended.stdout.as_str(), ended.stderr.as_str());
@@ -149,7 +132,7 @@ async fn the_command_line_says_what_it_cannot_run_and_why() {
         wasm("guest", "guest:toolbox", &["say-times", "100000", "100"], ""),
     ];
     let (agent, alloc) = running(&tasks.concat()).await;
-    let run = async |args: &[&str]| said(exec(&agent, args), b"").await;
+    let run = async |args: &[&str]| with_input(exec(&agent, args), b"").await;
     let gone = "00000000-0000-4000-8000-000000000000";
     run(&[gone, "/bin/true"]).await.said(2, &["404"]);
     run(&["--task", "other", &alloc, "/bin/true"]).await.said(2, &["has no task other; its tasks"]);
@@ -178,7 +161,7 @@ async fn nobody_runs_commands_where_the_operator_says_so() {
     std::fs::write(&config, text).unwrap();
     let agent = AgentProcess::start_in(data, &["--config", config.to_str().unwrap()]).await;
     agent.run(&job("j", &shell("t", SLEEPS, ""))).await.said(0, &[]);
-    let ended = said(exec(&agent, &["--job", "j", "/bin/true"]), b"").await;
+    let ended = with_input(exec(&agent, &["--job", "j", "/bin/true"]), b"").await;
     ended.said(3, &["Permission denied", "disable_remote_exec"]);
     let alloc = agent.alloc("j").await;
     let refused = Session::open(&agent, &alloc, "t", &["true"], "").await.closes().await;
@@ -426,7 +409,7 @@ async fn the_stock_command_line_runs_commands_and_shows_why_not() {
         let words = of(task);
         let words: Vec<&str> =
             words.iter().map(String::as_str).chain(argv.iter().copied()).collect();
-        said(stock(&words), input).await
+        with_input(stock(&words), input).await
     };
     let script = "read line; echo out $line; echo err >&2; exit 7";
     let ended = run("t", &["/bin/sh", "-c", script], b"hello\n").await;

@@ -2,7 +2,9 @@
 
 use std::ffi::OsStr;
 use std::path::Path;
-use std::process::Stdio;
+use std::process::{Output, Stdio};
+
+use tokio::io::AsyncWriteExt as _;
 
 use super::{OSTLER, PATIENCE};
 
@@ -15,6 +17,14 @@ pub struct Ended {
 }
 
 impl Ended {
+    fn of(output: Output) -> Self {
+        Self {
+            code: output.status.code(),
+            stdout: String::from_utf8_lossy(&output.stdout).into_owned(),
+            stderr: String::from_utf8_lossy(&output.stderr).into_owned(),
+        }
+    }
+
     /// The exit code is `code` and every text was said on standard error.
     #[track_caller]
     pub fn said(&self, code: i32, texts: &[&str]) {
@@ -55,12 +65,18 @@ pub fn unconfigured(program: &str) -> tokio::process::Command {
 /// Run it to its end.
 pub async fn ostler<S: AsRef<OsStr>>(args: impl IntoIterator<Item = S>) -> Ended {
     let ended = ostler_model::clock::timeout(PATIENCE, command(args).output()).await;
-    let output = ended.expect("the binary ends").unwrap();
-    Ended {
-        code: output.status.code(),
-        stdout: String::from_utf8_lossy(&output.stdout).into_owned(),
-        stderr: String::from_utf8_lossy(&output.stderr).into_owned(),
-    }
+    Ended::of(ended.expect("the binary ends").unwrap())
+}
+
+/// Run a command line to its end with this input.
+pub async fn with_input(mut command: tokio::process::Command, input: &[u8]) -> Ended {
+    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = command.spawn().unwrap();
+    let mut stdin = child.stdin.take().unwrap();
+    let input = input.to_vec();
+    tokio::spawn(async move { stdin.write_all(&input).await });
+    let output = ostler_model::clock::timeout(PATIENCE, child.wait_with_output()).await;
+    Ended::of(output.unwrap_or_else(|| panic!("{command:?} does not end")).unwrap())
 }
 
 /// `ostler run --raw-exec --data-dir DIR FILE`.

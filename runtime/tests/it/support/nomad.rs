@@ -7,7 +7,7 @@ use serde_json::Value;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
 use super::PATIENCE;
-use super::binary::Ended;
+use super::binary::{Ended, with_input};
 use super::needs::not_asked;
 use super::system::{detach_mounts, kill, processes_of};
 
@@ -168,19 +168,7 @@ impl NomadServer {
 
     /// Run it to its end with this input.
     pub async fn said(&self, args: &[&str], input: &[u8]) -> Ended {
-        let mut command = self.command(args);
-        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        let mut child = command.spawn().unwrap();
-        let mut stdin = child.stdin.take().unwrap();
-        let input = input.to_vec();
-        tokio::spawn(async move { stdin.write_all(&input).await });
-        let output = ostler_model::clock::timeout(PATIENCE, child.wait_with_output()).await;
-        let output = output.unwrap_or_else(|| panic!("nomad {args:?} does not end")).unwrap();
-        Ended {
-            code: output.status.code(),
-            stdout: String::from_utf8_lossy(&output.stdout).into_owned(),
-            stderr: String::from_utf8_lossy(&output.stderr).into_owned(),
-        }
+        with_input(self.command(args), input).await
     }
 
     /// Whether it succeeds, and what it prints.
