@@ -1,7 +1,9 @@
 //! How many instructions the hot paths take, counted by valgrind where it is installed: unlike times
-//! they are the same on a loaded machine. More than 5 % over the committed figure fails.
+//! they are the same on a loaded machine. More than 15 % over the committed figure fails.
 //!
-//! The figures are of the profile of the tests. A path that has become shorter is said, too: then
+//! The figures are of the profile of the tests, in which the compiler takes a generic function from
+//! whichever crate has it already, optimised or not: a change elsewhere moves them by up to 8 %. A
+//! path that has become shorter is said, too: then
 //! `instructions.txt` is to be lowered to what is printed.
 //!
 //! A call of a plugin is not among them: wasmtime reserves more address space than valgrind has.
@@ -61,8 +63,8 @@ fn main() -> ExitCode {
 fn judged(path: &str, committed: u64) -> bool {
     let counted = counted(path);
     let verdict = match counted {
-        more if more * 100 > committed * 105 => "more than 5 % over the committed figure",
-        less if less * 100 < committed * 95 => "ok; lower the figure in instructions.txt",
+        more if more * 100 > committed * 115 => "more than 15 % over the committed figure",
+        less if less * 100 < committed * 85 => "ok; lower the figure in instructions.txt",
         _ => "ok",
     };
     println!("instructions {path} {counted} (committed {committed}): {verdict}");
