@@ -56,7 +56,8 @@ impl Card {
     pub fn place(&self, config: &Config) -> Option<Locality> {
         let bus = self.bus.clone()?;
         let device = config.sysfs.join("bus/pci/devices").join(&bus);
-        Some(Locality { pci_bus_id: Some(bus), numa_node: sysfs::numa_node(&device) })
+        let numa_node = sysfs::numa_node(&device).or_else(|| sysfs::only_numa_node(&config.sysfs));
+        Some(Locality { pci_bus_id: Some(bus), numa_node })
     }
 }
 
@@ -123,7 +124,18 @@ pub fn health(row: &Row<'_>, config: &Config) -> Result<Health> {
              most {most} are allowed (ecc_uncorrected_max)"
         )));
     }
-    Ok(Health::healthy())
+    if row.text("remapped_rows.failure") == Some("Yes") {
+        let why = "a faulty row of its memory could not be remapped";
+        return Ok(Health::unhealthy(why));
+    }
+    // What the driver wants done before more work is given to the card: Reset, Reboot, Drain …
+    match row.text("gpu_recovery_action") {
+        None | Some("None") => Ok(Health::healthy()),
+        Some(action) => {
+            let action = cut(action);
+            Ok(Health::unhealthy(format!("the driver asks for a recovery of the card: {action}")))
+        }
+    }
 }
 
 /// What it can do. Names as in Nomad's plugin for the same cards.

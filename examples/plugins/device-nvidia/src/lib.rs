@@ -102,9 +102,14 @@ impl DevicePlugin for Nvidia {
 
     fn fingerprint() -> Result<Fingerprint> {
         let config: Config = host::config()?;
+        let period = u64::try_from(config.fingerprint_period.as_millis()).unwrap_or(u64::MAX);
+        let again = |found: Fingerprint| found.check_after(period).watch_subsystem("pci");
         let mut models: BTreeMap<String, Vec<Found>> = BTreeMap::new();
         let cards = match look(&config) {
-            Err(Refused::Undetected(why)) => return Ok(Fingerprint::new(Health::undetected(why))),
+            // A driver that is loaded later is found as soon as a card that is plugged in.
+            Err(Refused::Undetected(why)) => {
+                return Ok(again(Fingerprint::new(Health::undetected(why))));
+            }
             cards => cards?,
         };
         for (card, found) in cards {
@@ -117,9 +122,7 @@ impl DevicePlugin for Nvidia {
             let group = Group::new("nvidia", "gpu", model).attributes(attributes);
             group.instances(found.into_iter().map(|found| found.instance))
         });
-        let period = u64::try_from(config.fingerprint_period.as_millis()).unwrap_or(u64::MAX);
-        let found = Fingerprint::new(Health::healthy()).groups(groups);
-        Ok(found.check_after(period).watch_subsystem("pci"))
+        Ok(again(Fingerprint::new(Health::healthy()).groups(groups)))
     }
 
     fn reserve(claim: Claim) -> Result<Reservation> {

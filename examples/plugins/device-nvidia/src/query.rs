@@ -8,11 +8,23 @@ use crate::table::{Table, cut};
 /// Which card it is; part of every query.
 const WHICH: &[&str] = &["index", "uuid", "name", "pci.bus_id"];
 
-/// Columns of a query: those that drivers have known since 2018, and newer ones. A driver that
-/// does not know one refuses the whole query.
+/// Columns of a query: those that drivers have known since 2018, newer ones, and those of drivers
+/// since about 2024. A driver that does not know one refuses the whole query.
 pub struct Columns {
     known: &'static [&'static str],
     newer: &'static [&'static str],
+    newest: &'static [&'static str],
+}
+
+/// How much of [`Columns`] a query asks for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Ages {
+    /// What every driver knows.
+    Known,
+    /// The newer ones, too.
+    Newer,
+    /// All.
+    All,
 }
 
 /// For fingerprints and reservations.
@@ -32,6 +44,7 @@ pub const FINGERPRINT: Columns = Columns {
         "temperature.gpu",
     ],
     newer: &["mig.mode.current", "compute_cap"],
+    newest: &["remapped_rows.failure", "gpu_recovery_action"],
 };
 
 /// For statistics.
@@ -58,13 +71,23 @@ pub const STATS: Columns = Columns {
         "utilization.encoder",
         "utilization.decoder",
     ],
+    newest: &[],
 };
 
 impl Columns {
-    /// Those to ask for; `newer`: all.
-    pub fn all(&self, newer: bool) -> Vec<&'static str> {
-        let newer = if newer { self.newer } else { &[] };
-        [WHICH, self.known, newer].concat()
+    /// Those to ask a driver for that knows as much.
+    pub fn of(&self, ages: Ages) -> Vec<&'static str> {
+        let newer = if ages >= Ages::Newer { self.newer } else { &[] };
+        let newest = if ages >= Ages::All { self.newest } else { &[] };
+        [WHICH, self.known, newer, newest].concat()
+    }
+
+    /// From most to least; each is another query.
+    fn tries(&self) -> &'static [Ages] {
+        match self.newest {
+            [] => &[Ages::Newer, Ages::Known],
+            _ => &[Ages::All, Ages::Newer, Ages::Known],
+        }
     }
 }
 
@@ -115,21 +138,23 @@ impl From<Refused> for Error {
     }
 }
 
-/// Ask for these columns: one run of the program, and a second one with fewer columns where the
-/// driver is too old for the newer ones.
+/// Ask for these columns: one run of the program, and others with fewer columns where the driver is
+/// too old for the newer ones.
 ///
 /// # Errors
 /// [`Refused::Undetected`], and [`Error::PermissionDenied`] when the program is not granted. Anything
 /// else may pass.
 pub fn run(program: &str, columns: &Columns) -> Result<Answer, Refused> {
-    let asked = columns.all(true);
-    let output = invoke(program, &asked)?;
-    let said = heard(&output.stdout) + &heard(&output.stderr);
-    if output.exit_code != Some(0) && said.contains("is not a valid field to query") {
-        let asked = columns.all(false);
-        return judge(invoke(program, &asked)?, asked);
+    for ages in columns.tries() {
+        let asked = columns.of(*ages);
+        let output = invoke(program, &asked)?;
+        let said = heard(&output.stdout) + &heard(&output.stderr);
+        let refused = output.exit_code != Some(0) && said.contains("is not a valid field to query");
+        if !refused || *ages == Ages::Known {
+            return judge(output, asked);
+        }
     }
-    judge(output, asked)
+    Err(Refused::Failed(Error::recoverable("no columns to ask for")))
 }
 
 fn invoke(program: &str, columns: &[&str]) -> Result<Output, Refused> {

@@ -225,6 +225,25 @@ fn errors_of_a_card_make_it_unhealthy_with_the_reason() {
 }
 
 #[test]
+fn a_card_that_its_driver_wants_recovered_is_unhealthy() {
+    let recorded = fixture!("recorded/h200.fingerprint.csv");
+    for (healthy, ill, why) in [
+        (", No, None", ", Yes, None", "could not be remapped"),
+        (", No, None", ", No, Reset", "asks for a recovery of the card: Reset"),
+        (", No, None", ", No, [GPU requires reset]", "\"GPU requires reset\" of gpu_recovery"),
+    ] {
+        prints(0, &recorded.replace(healthy, ill));
+        let health = only_group().instances[0].health.clone();
+        assert_eq!(health.state, HealthState::Unhealthy, "{ill}");
+        assert!(health.reason.contains(why), "{health:?}");
+    }
+    for nothing_said in [", [N/A], [N/A]", ", N/A, None", ", No, [Not Supported]"] {
+        prints(0, &recorded.replace(", No, None", nothing_said));
+        assert_eq!(only_group().instances[0].health, Health::healthy(), "{nothing_said}");
+    }
+}
+
+#[test]
 fn a_lost_card_stays_known_as_unhealthy_and_the_others_stay_usable() {
     for exit_code in [0, 15] {
         let _tree = machine("lost", exit_code, fixture!("lost.fingerprint.csv"));
@@ -260,9 +279,9 @@ fn a_driver_that_refuses_newer_columns_is_asked_for_those_it_knows() {
     let asks = |columns: &[&str]| {
         format!("{PROGRAM} --query-gpu={} --format=csv,noheader,nounits", columns.join(","))
     };
-    let known = query::FINGERPRINT.all(false);
+    let known = query::FINGERPRINT.of(query::Ages::Known);
     host.answer_command(&asks(&known), Ok(output(0, fixture!("old.fingerprint.csv"))));
-    let known = query::STATS.all(false);
+    let known = query::STATS.of(query::Ages::Known);
     host.answer_command(&asks(&known), Ok(output(0, fixture!("old.stats.csv"))));
     let group = only_group();
     assert_eq!(group.name, "Tesla K80");
@@ -272,7 +291,20 @@ fn a_driver_that_refuses_newer_columns_is_asked_for_those_it_knows() {
     let card = &stats[0].instances[0];
     assert_eq!(value(card, &["utilization", "encoder"]), None);
     assert_eq!(value(card, &["memory", "used"]).unwrap().int_numerator, Some(0));
-    assert_eq!(host.commands_run().len(), 4);
+    assert_eq!(host.commands_run().len(), 5, "fingerprints ask for columns of three ages");
+}
+
+#[test]
+fn a_driver_that_refuses_only_the_newest_columns_is_asked_for_the_others() {
+    let host = prints(2, fixture!("recorded/refusal.txt"));
+    let asks = query::FINGERPRINT.of(query::Ages::Newer).join(",");
+    let asks = format!("{PROGRAM} --query-gpu={asks} --format=csv,noheader,nounits");
+    let without_newest = fixture!("recorded/h200.fingerprint.csv").replace(", No, None", "");
+    host.answer_command(&asks, Ok(output(0, &without_newest)));
+    let group = only_group();
+    assert_eq!(attribute(&group, "compute_capability").unwrap().value, Scalar::from("9.0"));
+    assert_eq!(group.instances[0].health, Health::healthy());
+    assert_eq!(host.commands_run().len(), 2);
 }
 
 #[test]
@@ -280,6 +312,8 @@ fn where_there_is_no_card_the_plugin_is_undetected_and_measures_nothing() {
     let said = |result: Result<Fingerprint>| {
         let found = result.unwrap();
         assert_eq!((found.health.state, found.groups), (HealthState::Undetected, vec![]));
+        let again = (found.next_check, found.watch.subsystems);
+        assert_eq!(again, (Some(60_000), vec!["pci".to_owned()]), "a driver may be loaded later");
         found.health.reason
     };
     FakeHost::install();
@@ -322,7 +356,7 @@ fn output_that_cannot_be_read_is_an_error_that_names_the_line() {
         let (first, rest) = good.split_once('\n').unwrap();
         format!("{first}\n{}", rest.replacen(text, with, 1))
     };
-    let cut = good.trim_end().strip_suffix("9.0").unwrap();
+    let cut = good.trim_end().strip_suffix("None").unwrap();
     let values = "a, ".repeat(10_000) + "\n";
     for (text, line, problem) in [
         (second("81559", "lots"), 2, "memory.total is \"lots\""),
@@ -331,11 +365,11 @@ fn output_that_cannot_be_read_is_an_error_that_names_the_line() {
         (second("00000000:AF:00.0", "/../etc"), 2, "\"/../etc\" is no PCI address"),
         (second("GPU-8e2d", "GPU_8e2d"), 2, "is no GPU id"),
         (second(SECOND, FIRST), 2, "is there twice"),
-        (second(", 81559", ""), 2, "17 values instead of 18"),
-        (second(H100, "a, b"), 2, "19 values instead of 18"),
+        (second(", 81559", ""), 2, "19 values instead of 20"),
+        (second(H100, "a, b"), 2, "21 values instead of 20"),
         (cut.to_owned(), 2, "is cut off"),
-        (format!("{good}Segmentation fault\n"), 3, "1 values instead of 18: \"Segmentation"),
-        (format!("{good}{values}"), 3, "10001 values instead of 18"),
+        (format!("{good}Segmentation fault\n"), 3, "1 values instead of 20: \"Segmentation"),
+        (format!("{good}{values}"), 3, "10001 values instead of 20"),
         (format!("{good}\u{1b}[2J{values}"), 3, "10001 values"),
         (good.repeat(200), 257, "more than 256 cards"),
     ] {
@@ -444,3 +478,6 @@ fn two_models_form_two_groups() {
     assert_eq!(groups.len(), 2);
     assert_eq!(attribute(&groups[0], "memory").unwrap().value, Scalar::Int(24576));
 }
+
+#[path = "tests_recorded.rs"]
+mod recorded;

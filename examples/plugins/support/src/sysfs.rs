@@ -29,6 +29,12 @@ pub fn numa_node(device: &Path) -> Option<u32> {
     read_number(&device.join("numa_node"))
 }
 
+/// The NUMA node of a machine that has one only, where everything is: virtual machines often do not
+/// say so of each device. `root`: where sysfs is.
+pub fn only_numa_node(root: &Path) -> Option<u32> {
+    read_number(&root.join("devices/system/node/online"))
+}
+
 /// The `KEY=value` lines of a `uevent` file: all the kernel says of a device, in one read.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Uevent(String);
@@ -108,6 +114,16 @@ mod tests {
         assert_eq!(numa_node(tree.root()), Some(1));
         assert_eq!(numa_node(&tree.path("numa")), None);
         assert_eq!(numa_node(&tree.path("nowhere")), None);
+    }
+
+    #[test]
+    fn everything_is_on_the_only_numa_node_there_is() {
+        let tree = Tree::new("only-node");
+        assert_eq!(only_numa_node(tree.root()), None);
+        tree.file("devices/system/node/online", "0\n");
+        assert_eq!(only_numa_node(tree.root()), Some(0));
+        tree.file("devices/system/node/online", "0-1\n");
+        assert_eq!(only_numa_node(tree.root()), None);
     }
 
     #[test]
