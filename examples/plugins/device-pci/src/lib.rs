@@ -30,6 +30,10 @@ const SCHEMA: &str = r#"{
       "type": "array", "items": {"type": "string", "minLength": 1},
       "description": "Devices left out: addresses (0000:3b:00.0) or vendor and device (10de:2330)."
     },
+    "ignored_drivers": {
+      "type": "array", "items": {"type": "string", "minLength": 1},
+      "description": "Devices of these drivers left out, for example those that another plugin offers (nvidia)."
+    },
     "nodes": {
       "type": "boolean", "default": true,
       "description": "Assign the device nodes of graphics cards, accelerators, RDMA adapters and VFIO groups."
@@ -47,6 +51,8 @@ struct Config {
     classes: Vec<String>,
     #[serde(default)]
     ignored_ids: Vec<String>,
+    #[serde(default)]
+    ignored_drivers: Vec<String>,
     #[serde(default = "yes")]
     nodes: bool,
 }
@@ -181,6 +187,7 @@ impl Device {
             |id: &String| id.eq_ignore_ascii_case(&self.address) || id.eq_ignore_ascii_case(&ids);
         (config.classes.is_empty() || config.classes.iter().any(of_class))
             && !config.ignored_ids.iter().any(ignored)
+            && !self.driver.as_ref().is_some_and(|driver| config.ignored_drivers.contains(driver))
     }
 
     fn attributes(&self) -> Vec<NamedAttribute> {

@@ -64,6 +64,16 @@ fn equal_cards_form_one_group_and_keep_their_place_in_the_machine() {
 }
 
 #[test]
+fn devices_of_an_ignored_driver_are_left_to_another_plugin() {
+    let tree = sysfs("ignored-driver", r#", "ignored_drivers": ["nvidia"]"#);
+    add_card(&tree, "0000:3b:00.0", Some("nvidia"), "0");
+    add_card(&tree, "0000:5e:00.0", Some("vfio-pci"), "0");
+    add_card(&tree, "0000:af:00.0", None, "0");
+    assert_eq!(ids(), ["0000:5e:00.0", "0000:af:00.0"]);
+    assert!(matches!(Pci::reserve(claim(&["0000:3b:00.0"])), Err(Error::NotFound(_))));
+}
+
+#[test]
 fn the_driver_is_left_out_where_the_devices_disagree() {
     let tree = sysfs("drivers", "");
     add_card(&tree, "0000:3b:00.0", Some("nvidia"), "0");

@@ -77,6 +77,7 @@ impl Driver for Wasm {
         let program = config.module.rsplit('/').next().unwrap_or(&config.module).to_owned();
         let limits = config.limits.limits();
         let dirs = dirs(&task);
+        say_what_is_not_given(&task);
         let input = input(config.stdin, config.stdin_text, &task, &dirs)?;
         let request = SpawnRequest {
             path,
@@ -91,6 +92,19 @@ impl Driver for Wasm {
         };
         let id = wasm_task::spawn_reading(&request, limits, &input)?;
         Started::new::<Self>(id)
+    }
+}
+
+/// WASI has no device nodes: what a device plugin assigned of them stays outside, and the job's owner
+/// reads so.
+fn say_what_is_not_given(task: &TaskConfig) {
+    let nodes: Vec<_> = task.device_nodes.iter().map(|node| node.task_path.as_str()).collect();
+    if !nodes.is_empty() {
+        let nodes = nodes.join(", ");
+        events::emit(&format!(
+            "a WASM task opens no device nodes: it runs without {nodes}; drivers exec and raw_exec \
+             give them"
+        ));
     }
 }
 
@@ -187,6 +201,24 @@ mod tests {
         let paths: Vec<_> = dirs.iter().map(|dir| dir.guest_path.as_str()).collect();
         assert_eq!(paths, ["/local", "/secrets", "/tmp", "/alloc", "/local/devices/x"]);
         assert!(dirs[4].read_only);
+    }
+
+    #[test]
+    fn device_nodes_that_no_wasm_task_can_open_are_told_of() {
+        let host = FakeHost::install();
+        let mut task = testing::task(r#"{"module": "/bin/a.wasm"}"#);
+        Wasm::start(task.clone()).unwrap();
+        assert_eq!(host.events(), Vec::<String>::new());
+        let path = "/dev/nvidia0".to_owned();
+        let permissions = "rw".to_owned();
+        task.device_nodes.push(DeviceNode {
+            host_path: path.clone(),
+            task_path: path,
+            permissions,
+        });
+        Wasm::start(task).unwrap();
+        let [said] = host.events().try_into().unwrap();
+        assert!(said.contains("runs without /dev/nvidia0; drivers exec"), "{said}");
     }
 
     #[test]

@@ -206,7 +206,12 @@ fn builtin_defaults(name: &str, dirs: Dirs<'_>, embedded: bool) -> (JsonObject, 
         }
         // Its block names no directory. Its script and its journal are in this one.
         MOCK_DEVICE => grants.files = read_only(data_dir.join(MOCK_DEVICE)),
-        "pci" | "usb" | "hwmon" => grants.files = read_only(PathBuf::from("/sys")),
+        "pci" => {
+            // Their cards are offered by the plugin `nvidia`: nobody gets one twice.
+            config = object(json!({ "ignored_drivers": ["nvidia"] }));
+            grants.files = read_only(PathBuf::from("/sys"));
+        }
+        "usb" | "hwmon" => grants.files = read_only(PathBuf::from("/sys")),
         "nvidia" => {
             let query = ["--query-gpu=*", "--format=csv,noheader,nounits"].map(str::to_owned);
             grants.commands = vec![CommandGrant {
