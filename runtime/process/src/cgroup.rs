@@ -1,7 +1,7 @@
 //! One cgroup (version 2) per process, where this machine lets the agent make one.
 //!
 //! ```text
-//! <unified mount>/<own cgroup>/ostler/<leaf>     memory.max cpu.weight pids.max cgroup.kill memory.events
+//! <unified mount>/<where, see place>/ostler/<leaf>     memory.max cpu.weight pids.max cgroup.kill memory.events
 //!                              ▲ cgroup.subtree_control: +memory +cpu +pids, where delegated
 //! …/ostler/share/<leaf>                          where cpuset is delegated too: see [`cores`]
 //! ```
@@ -16,6 +16,7 @@
 //! that reserve more than they use. Version 1 hierarchies are not used.
 
 pub(crate) mod cores;
+mod place;
 
 use std::fs;
 use std::io;
@@ -190,7 +191,8 @@ fn enable(parent: &Path, controller: &str) -> io::Result<()> {
         let Some(above) = parent.parent().filter(|above| has(above, "cgroup.controllers")) else {
             return Err(io::Error::other("the cgroup above does not have them"));
         };
-        fs::write(above.join("cgroup.subtree_control"), format!("+{controller}"))?;
+        let handed_down = fs::write(above.join("cgroup.subtree_control"), format!("+{controller}"));
+        handed_down.map_err(in_words)?;
     }
     if !has(parent, "cgroup.subtree_control") {
         fs::write(parent.join("cgroup.subtree_control"), format!("+{controller}"))?;
@@ -198,10 +200,41 @@ fn enable(parent: &Path, controller: &str) -> io::Result<()> {
     Ok(())
 }
 
+/// What the kernel means where it says that something is busy.
+fn in_words(error: io::Error) -> io::Error {
+    if error.raw_os_error() != Some(rustix::io::Errno::BUSY.raw_os_error()) {
+        return error;
+    }
+    io::Error::other(
+        "the kernel hands controllers down only from a cgroup without processes of its own; for a service of \
+         systemd write Delegate=yes and DelegateSubgroup=agent into its unit",
+    )
+}
+
+/// Move this agent, and what is left of earlier ones in its cgroup, out of the way of the tasks, where a
+/// service manager or a container delegated the cgroup: controllers are handed down only from one without
+/// processes. For agents that serve, before anything is started. What it cannot do is said in the log; the
+/// tasks then run without limits.
+pub fn make_room() {
+    let Some((mount, own)) = own_place() else { return };
+    if let Err(reason) = place::make_room(&mount, own) {
+        tracing::warn!(%reason, "tasks cannot get controllers of cgroups");
+    }
+}
+
 fn own_parent() -> Option<PathBuf> {
+    own_place().map(|(mount, own)| place::tasks(&mount, own))
+}
+
+/// The unified mount and this process's cgroup in it.
+fn own_place() -> Option<(PathBuf, PathBuf)> {
     let mount = unified_mount(&fs::read_to_string("/proc/self/mountinfo").ok()?)?;
     let own = own_cgroup(&fs::read_to_string("/proc/self/cgroup").ok()?)?;
-    Some(mount.join(own.trim_start_matches('/')).join("ostler"))
+    let own = match own.trim_start_matches('/') {
+        "" => mount.clone(),
+        own => mount.join(own),
+    };
+    Some((mount, own))
 }
 
 /// Mount point of the version 2 hierarchy in `/proc/self/mountinfo`: `/sys/fs/cgroup`, or

@@ -54,7 +54,7 @@ use rustix::process::{Pid, Signal, kill_process_group, pidfd_send_signal};
 use tokio::runtime::Handle;
 use tokio::sync::{OnceCell, Semaphore, watch};
 
-pub use self::cgroup::{CgroupStatus, Unavailable, WorkerCgroup};
+pub use self::cgroup::{CgroupStatus, Unavailable, WorkerCgroup, make_room};
 pub use self::error::{ProcessError, chain};
 pub use self::isolate::{Abilities, Isolation};
 pub use self::supervise::record::ExitRecordError;

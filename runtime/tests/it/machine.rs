@@ -14,6 +14,7 @@ mod isolation;
 mod jobs;
 mod power;
 mod rig;
+mod service;
 mod trouble;
 mod vm;
 mod worker;

@@ -124,8 +124,16 @@ impl Machine {
 
     /// Start the agent and wait until it is ready.
     pub async fn start_agent(&mut self) {
-        self.ok("setsid ostler agent </dev/null >/run/agent.log 2>&1 & echo $! >/run/agent.pid")
-            .await;
+        self.start_agent_in("/sys/fs/cgroup").await;
+    }
+
+    /// The same in this cgroup, as a service manager would.
+    pub async fn start_agent_in(&mut self, cgroup: &str) {
+        let script = format!(
+            "echo 'echo $$ >{cgroup}/cgroup.procs && exec ostler agent' >/run/agent.sh && \
+             {{ setsid sh /run/agent.sh </dev/null >/run/agent.log 2>&1 & echo $! >/run/agent.pid; }}"
+        );
+        self.ok(&script).await;
         let script = "grep -q 'ready: the agent' /run/agent.log || \
                       { sleep 0.2; cat /run/agent.log; kill -0 $(cat /run/agent.pid) && false; }";
         self.until("the agent is ready", script).await;
