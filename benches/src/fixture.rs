@@ -281,6 +281,7 @@ fn job(number: u64) -> Job {
             placement: ostler_model::placement::Placement::default(),
             scaling: None,
             stop_after_disconnect: None,
+            migrate_parallel: 1,
             volumes: BTreeMap::new(),
         }],
         source_dir: Some(PathBuf::from("/srv/jobs/storefront")),

@@ -10,6 +10,7 @@ use std::collections::VecDeque;
 
 use ostler_model::ids::{AllocId, JobId};
 use ostler_model::limits::CHANGES_KEPT_MAX;
+use ostler_model::scheduling::NodeEventKind;
 
 /// What changed.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -20,6 +21,8 @@ pub enum ChangeOf {
     Alloc(AllocId),
     /// A deployment of a job.
     Deployment(JobId, Box<str>),
+    /// The node.
+    Node(NodeEventKind),
 }
 
 /// A visible change.

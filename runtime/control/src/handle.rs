@@ -381,6 +381,16 @@ impl ControlHandle {
         self.ask(Ask::Ready(policy)).await;
     }
 
+    /// Collect allocations by another policy from now on, where they are collected.
+    pub async fn collect_by(&self, policy: GcPolicy) {
+        self.ask(Ask::CollectBy(policy)).await;
+    }
+
+    /// Returns when the owner answers, with whether it did: it has not ended.
+    pub async fn answers(&self) -> bool {
+        self.ask(Ask::Probe).await.is_some()
+    }
+
     /// A run that nobody owned has ended.
     pub async fn run_ended(&self, supervisor: u32) {
         self.tell(ControlEvent::RunEnded { supervisor }).await;
@@ -453,6 +463,9 @@ impl ControlHandle {
         Arc::new(Book(self.queue.downgrade()))
     }
 }
+
+#[path = "handle_node.rs"]
+mod node;
 
 fn registered(change: Change) -> Registered {
     let record = change.record.as_ref().or(change.before.as_ref());
@@ -552,8 +565,9 @@ fn waits(blocked: &[BlockedPlacement]) -> Vec<String> {
     for (group, places) in groups {
         let waiting = allocations(places.len(), "waits", "wait");
         // Places of a group are alike: the first one's reason is that of all.
-        let problems = places.first().map(|place| place.refusal.problems()).unwrap_or_default();
-        said.push(format!("group {group}: {waiting} until there is room: {problems}"));
+        let Some(refusal) = places.first().map(|place| &place.refusal) else { continue };
+        let until = if refusal.is_closed() { "" } else { " until there is room" };
+        said.push(format!("group {group}: {waiting}{until}: {}", refusal.problems()));
     }
     said
 }

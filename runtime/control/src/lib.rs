@@ -20,6 +20,8 @@ pub mod gc;
 mod handle;
 pub mod held;
 pub mod machine;
+pub mod namespaces;
+pub mod node_drain;
 mod owner;
 pub mod ports;
 mod proposal;

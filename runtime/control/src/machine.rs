@@ -7,6 +7,7 @@
 //!  Reported over ─► ReleaseDevices ─► DevicesOwed ─► room ─► Fill                (allocs)
 //!  removal: Write places ─► Written ─► Remove ─► Removed ─► forgotten            (removal, collect)
 //!  Restore ─► Write, owners ─► Owned … ─► Fill ─► Answer                         (restore)
+//!  Schedule ─► Write ─► Answer; Reported, NodeDrain ─► stops of jobs             (node_drain)
 //!  Drain, Leave ─► Answer                                                        (leave)
 //! ```
 //! Changes of one job take turns, from the decision to the answer; what a stop ends is ended before its
@@ -19,6 +20,7 @@ mod change;
 mod collect;
 mod decide;
 mod leave;
+mod node_drain;
 mod overtake;
 mod plan;
 mod purge;
@@ -62,6 +64,8 @@ enum AfterWrite {
     Remove(AllocId),
     /// Whoever asked is answered.
     Answer(RequestId),
+    /// The node is as asked; otherwise it is as before again.
+    Scheduled(Box<node_drain::Scheduled>),
     /// Records of allocations that are gone are removed.
     Forgotten(std::collections::BTreeSet<AllocId>),
     /// What an earlier agent left is on record.
@@ -203,6 +207,9 @@ impl Machine {
             }
             Ask::Restore(restored) => self.restore(world, request, *restored, out),
             Ask::Ready(policy) => self.ready(world, request, policy, out),
+            Ask::CollectBy(policy) => self.collect_by_another(world, request, policy, out),
+            Ask::Probe => answer(request, Answer::Done, out),
+            Ask::Schedule(asked) => self.ask_node(world, request, asked, out),
             Ask::Drain(deadline) => self.drain(world, request, deadline, out),
             Ask::Leave => self.leave(world, request, out),
         }
@@ -217,6 +224,7 @@ impl Machine {
             Alarm::Overdue(job) => self.overdue(world, &job, out),
             Alarm::Rewrite(job) => self.rewrite(world, &job, out),
             Alarm::Forget => self.forget_again(out),
+            Alarm::NodeDrain => self.node_drain(world, out),
             Alarm::Drained => self.drain_ended(world, out),
             Alarm::Left => self.left(out),
         }
@@ -235,6 +243,7 @@ impl Machine {
             Some(AfterWrite::Forgotten(allocs)) => self.forgotten(world, allocs, result),
             Some(AfterWrite::Answer(request)) => answer(request, Answer::Written(result), out),
             Some(AfterWrite::Restored) => self.restored_written(world, result, out),
+            Some(AfterWrite::Scheduled(then)) => self.scheduled(world, *then, result, out),
             // The batch of a stop that was answered without it is not known any more.
             Some(AfterWrite::Nothing) | None => match result {
                 Ok(()) | Err(ostler_state::StateError::Closed { .. }) => {}

@@ -12,7 +12,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use super::SubmitError;
-use super::admission::{Admission, DevicePlan, Placing, Refusal};
+use super::admission::{Admission, DevicePlan, GroupRefusal, Placing, Problem, Refusal};
 use super::deployments::History;
 use super::held::Holds;
 use super::machine::World;
@@ -50,12 +50,14 @@ pub(crate) struct Proposal {
 type Slot<'a> = (&'a GroupName, u32, bool);
 
 impl Proposal {
-    /// What is to be done for `record`, whose deployments and earlier versions are these.
+    /// What is to be done for `record`, whose deployments and earlier versions are these. `forced`: see
+    /// [`WantedJob::forced`].
     pub(crate) fn new(
         tables: &Tables,
         record: &JobRecord,
         history: &History,
         now: Timestamp,
+        forced: bool,
     ) -> Self {
         let known = tables.allocs_of(&record.job.id).filter(|entry| entry.registered());
         let allocs: Vec<&AllocEntry> = known.collect();
@@ -71,6 +73,7 @@ impl Proposal {
             now,
             lives_on: record.origin != JobOrigin::Run,
             deployment,
+            forced,
         };
         let Reconciled { actions, later, next, groups } = reconcile(&wanted, &existing);
         let stopped = actions.iter().filter_map(|action| match action {
@@ -200,6 +203,22 @@ pub(crate) struct Placed {
     pub(crate) alloc: Allocation,
     /// It runs beside what it may replace.
     pub(crate) canary: bool,
+}
+
+/// Every place that is to be filled waits, because the node takes nothing new.
+pub(crate) fn shut(
+    node: &str,
+    record: &JobRecord,
+    proposal: &Proposal,
+    why: &Problem,
+) -> Vec<BlockedPlacement> {
+    let waits = |place: Place<'_>| {
+        let groups =
+            vec![GroupRefusal { group: Some(place.group.clone()), problems: vec![why.clone()] }];
+        let (job, node) = (record.job.id.clone(), node.to_owned());
+        place.waits(Arc::new(Refusal { job, node, groups, attempts: Vec::new() }), false)
+    };
+    proposal.places(record).map(waits).collect()
 }
 
 /// Places that would stay empty even if what goes were gone: what such a place would replace

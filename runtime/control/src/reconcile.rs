@@ -44,6 +44,8 @@ pub mod reason {
     pub const NOT_NEEDED: &str = "alloc not needed due to job update";
     /// A new one with the job's changes takes its place.
     pub const REPLACED: &str = "alloc is being updated due to job update";
+    /// The node is being emptied.
+    pub const MIGRATED: &str = "alloc is being migrated";
     /// It failed, and its successor takes its place.
     pub const RESCHEDULED: &str = "alloc was rescheduled because it failed";
     /// A newer one has the same place.
@@ -69,6 +71,8 @@ pub struct WantedJob<'a> {
     pub lives_on: bool,
     /// The deployment of this version.
     pub deployment: Option<&'a Deployment>,
+    /// What failed gets its successor now, whatever its policy says.
+    pub forced: bool,
 }
 
 impl WantedJob<'_> {
@@ -267,6 +271,7 @@ fn essence(job: &Job, group: &TaskGroup) -> TaskGroup {
         update: _,
         reschedule: _,
         stop_after_disconnect: _,
+        migrate_parallel: _,
     } = group;
     let mut merged = job.meta.clone();
     merged.extend(meta.clone());
@@ -290,6 +295,7 @@ fn essence(job: &Job, group: &TaskGroup) -> TaskGroup {
         update: None,
         reschedule: ReschedulePolicy::NEVER,
         stop_after_disconnect: None,
+        migrate_parallel: 1,
         volumes: volumes.clone(),
     }
 }

@@ -31,7 +31,8 @@ use ostler_model::ids::{AllocId, JobId, RunId, TaskName};
 use ostler_model::job::Job;
 use ostler_model::ports::RunNote;
 use ostler_model::rollout::{JobDeployments, JobVersions};
-use ostler_model::saved::{EndedPlaces, JobRecord};
+use ostler_model::saved::{EndedPlaces, JobRecord, NodeRegistration};
+use ostler_model::scheduling::{NodeEvent, NodeEventKind, NodeScheduling};
 use ostler_model::task::TaskStatus;
 use ostler_model::time::Timestamp;
 use ostler_state::Record;
@@ -74,6 +75,8 @@ pub struct Recorded {
     alloc_jobs: BTreeMap<(JobId, u64), Arc<Job>>,
     /// Who held which device; absent where it is not readable or was never written.
     ledger: Option<DeviceLedger>,
+    /// Whether the node takes what is new, and how it is emptied.
+    scheduling: NodeScheduling,
     /// Records that do not decode.
     bad: Vec<Key>,
     /// Jobs whose records were made from their allocations.
@@ -166,6 +169,13 @@ impl Recorded {
         found.keep_jobs_of_lost_records(&put_aside);
         found.reopen_what_may_run();
         found.ledger = readable(state.get(&Key::DeviceLedger))?;
+        found.scheduling = readable(state.get(&Key::NodeScheduling))?.unwrap_or_default();
+        if found.scheduling.events.is_empty() {
+            let known = readable(state.get::<NodeRegistration>(&Key::NodeRegistration))?;
+            let at = known.map(|known| known.registered_at);
+            let event = |at| NodeEvent { at, index: 0, kind: NodeEventKind::Registered };
+            found.scheduling.events.extend(at.map(event));
+        }
         Ok(found)
     }
 
@@ -402,6 +412,7 @@ impl Recorded {
         let deployments = self.deployments.iter().flat_map(|(_, known)| &known.all);
         jobs.chain(allocs.map(|alloc| alloc.modify_index))
             .chain(deployments.map(|deployment| deployment.modify_index))
+            .chain([self.scheduling.modify_index])
             .max()
             .unwrap_or_default()
     }
@@ -495,6 +506,7 @@ impl Recorded {
             versions: std::mem::take(&mut self.versions),
             deployments: std::mem::take(&mut self.deployments),
             ledger: self.ledger.take(),
+            scheduling: std::mem::take(&mut self.scheduling),
             own,
             ..RestoredNode::default()
         };

@@ -17,7 +17,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::RangeBounds;
 use std::sync::Arc;
 
-use super::admission::Admission;
+use super::admission::{Admission, Problem};
 use super::change_log::{ChangeOf, NotedChange};
 use super::deployments::History;
 use super::ended::Ended;
@@ -27,6 +27,7 @@ use ostler_model::alloc::Allocation;
 use ostler_model::ids::{AllocId, GroupName, JobId};
 use ostler_model::rollout::Deployment;
 use ostler_model::saved::{EndedPlaces, JobRecord, SavedAllocState};
+use ostler_model::scheduling::{NodeEvent, NodeEventKind, NodeScheduling};
 use ostler_model::time::Timestamp;
 use uuid::Uuid;
 
@@ -69,6 +70,8 @@ pub struct Tables {
     pub(crate) holds: Holds,
     /// How far the agent is.
     pub(crate) stage: Stage,
+    /// Whether the node takes what is new, and how it is emptied.
+    scheduling: NodeScheduling,
     index: u64,
     /// What changed visibly since the last look; nothing of what is restored.
     noted: Vec<NotedChange>,
@@ -86,6 +89,7 @@ impl Tables {
             admission: Admission::default(),
             holds,
             stage: Stage::Starting,
+            scheduling: NodeScheduling::default(),
             index: recorded.saturating_add(1).max(millis),
             noted: Vec::new(),
         }
@@ -120,6 +124,36 @@ impl Tables {
     #[must_use]
     pub const fn stage(&self) -> Stage {
         self.stage
+    }
+
+    /// Whether the node takes what is new, and how it is emptied.
+    #[must_use]
+    pub const fn scheduling(&self) -> &NodeScheduling {
+        &self.scheduling
+    }
+
+    /// As an earlier agent left it, or as it was before a change that is taken back.
+    pub(crate) fn restore_scheduling(&mut self, scheduling: NodeScheduling) {
+        self.scheduling = scheduling;
+    }
+
+    /// Something happened to the node, which is visible from now on.
+    pub(crate) fn schedule(
+        &mut self,
+        kind: NodeEventKind,
+        now: Timestamp,
+        change: impl FnOnce(&mut NodeScheduling),
+    ) {
+        let index = self.next_index();
+        change(&mut self.scheduling);
+        self.scheduling.note(NodeEvent { at: now, index, kind });
+        self.note(index, ChangeOf::Node(kind));
+    }
+
+    /// Why nothing new is placed, where that is so.
+    pub(crate) fn closed(&self) -> Option<Problem> {
+        let closed = self.scheduling.ineligible;
+        closed.then(|| Problem::Closed { draining: self.scheduling.drain.is_some() })
     }
 
     /// What of the node is assigned to whom.

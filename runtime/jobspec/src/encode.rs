@@ -12,7 +12,7 @@ use self::services::service;
 use crate::decode::artifact::ArtifactKeys;
 use crate::decode::constraint::{AffinityKeys, ConstraintKeys};
 use crate::decode::group::GroupKeys;
-use crate::decode::health::UpdateKeys;
+use crate::decode::health::{MigratePolicy, UpdateKeys};
 use crate::decode::job::{JobKeys, REGION};
 use crate::decode::network::{DnsKeys, NetworkKeys, PortKeys, TaskNetworkKeys};
 use crate::decode::placement::ScalingKeys;
@@ -80,7 +80,8 @@ fn group(group: &TaskGroup, of: &Job) -> GroupKeys {
         update: group.health.map(|health| update(health, group.update.unwrap_or_default())),
         reschedule: reschedule(group.reschedule, job),
         // What Nomad fills in; `Update` says what counts.
-        migrate: (job == JobKind::Service).then(|| HealthPolicy::default().into()),
+        migrate: (job == JobKind::Service || group.migrate_parallel != 1)
+            .then(|| MigratePolicy::new(HealthPolicy::default(), group.migrate_parallel).into()),
         // Each task has its own, which is what counts.
         restart: Some(RestartPolicy::default_for(job).into()),
         ..GroupKeys::default()

@@ -442,6 +442,7 @@ fn group(kind: JobKind) -> impl Strategy<Value = TaskGroup> {
             placement: ostler_model::placement::Placement::default(),
             scaling: None,
             stop_after_disconnect: None,
+            migrate_parallel: 1,
             volumes: [("data".to_owned(), volume(count > 0))].into(),
         },
     )

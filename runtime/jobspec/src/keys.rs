@@ -177,12 +177,6 @@ pub(crate) struct Missed {
     pub in_json: bool,
 }
 
-impl Missed {
-    pub(crate) const fn new(values: &'static [&'static str], instead: &'static str) -> Self {
-        Self { values, instead, in_json: false }
-    }
-}
-
 /// See [`Field::bounds`].
 #[derive(Clone, Copy)]
 pub(crate) enum Bounds {
@@ -232,12 +226,6 @@ pub(crate) const MESH: &str = "it is of Consul's service mesh, which this agent 
                                use ports of the network";
 pub(crate) const VAULT: &str =
     "this agent asks no Vault; hand secrets over by an artifact or a variable";
-
-/// Accepted in some values, which a warning says to do nothing.
-pub(crate) const fn missed(missed: &'static Missed) -> Shape {
-    let (hint, neutral) = ("leave it out", &[]);
-    Shape::Unsupported { hint, neutral, missed: Some(missed), left_out: false }
-}
 
 /// The keys of one block, typed.
 pub(crate) trait Keys: Sized {

@@ -149,6 +149,8 @@ pub struct TaskGroup {
     pub max_run_duration: Option<Duration>,
     /// Stopped when the node has heard of no server for this long; only servers ask for it.
     pub stop_after_disconnect: Option<Duration>,
+    /// Its allocations that a drain of the node stops at the same time; at least one.
+    pub migrate_parallel: u32,
     /// Volumes of the node that its tasks may mount, by the name they call each.
     pub volumes: BTreeMap<String, VolumeRequest>,
 }

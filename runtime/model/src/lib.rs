@@ -8,6 +8,7 @@
 //! Start with [`job::Job`], then [`alloc`]: [`alloc::Allocation`] is what was asked (static),
 //! [`alloc::AllocState`] is what is (dynamic). They are never merged.
 
+pub mod access;
 pub mod alloc;
 pub mod artifact;
 pub mod attribute;
@@ -28,6 +29,7 @@ mod job_id;
 pub mod json;
 pub mod limits;
 pub mod links;
+pub mod log_config;
 pub mod network;
 pub mod oci;
 pub mod other_nodes;
@@ -38,6 +40,7 @@ pub mod resources;
 pub mod rng;
 pub mod rollout;
 pub mod saved;
+pub mod scheduling;
 pub mod server_address;
 pub mod service;
 pub mod session;

@@ -5,7 +5,8 @@
 //! allocation   SavedAllocState   DeploymentStatus   NetworkStatus   AcknowledgedState
 //! plugin       PluginHandle
 //! managers     DriverManagerState   DeviceManagerState
-//! node         NodeRegistration   NodeBoot
+//! node         NodeRegistration   NodeBoot   NodeScheduling (in `scheduling`)
+//! namespace    NamespaceRecord
 //! ```
 //!
 //! Written by the agent: [`SavedAllocState`], [`EndedPlaces`], [`PluginHandle`], [`DriverManagerState`],
@@ -100,6 +101,17 @@ pub struct EndedPlace {
     pub restarts: u64,
     /// When the last of its tasks ended.
     pub ended_at: Timestamp,
+}
+
+/// A namespace that was made over the API, under its name.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NamespaceRecord {
+    /// What people say of it.
+    pub description: String,
+    /// Index at which it was made.
+    pub create_index: u64,
+    /// Index of its last change.
+    pub modify_index: u64,
 }
 
 /// Where a job came from; who may change it.

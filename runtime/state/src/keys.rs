@@ -14,6 +14,7 @@
 //! plugin handles    30 name…
 //! node              40 01                                 registration
 //!                   40 02                                 boot it last ran in
+//!                   40 10                                 tokens of its API
 //! managers          50 01                                 of drivers
 //!                   50 02                                 of devices
 //! jobs              60 id…
@@ -22,6 +23,7 @@
 //!   deployments     60 id… 00 00 02
 //! variables         70 namespace… 00 path…
 //!   their index     70 00 01
+//! namespace         80 name…
 //! ```
 //!
 //! Bytes sort as keys do within an allocation (names hold no NUL byte), every group of keys that is
@@ -31,7 +33,7 @@
 
 use uuid::Uuid;
 
-use ostler_model::ids::{AllocId, GroupName, JobId, NameError, PluginName, TaskName};
+use ostler_model::ids::{AllocId, GroupName, JobId, NameError, Namespace, NotNamespace, PluginName, TaskName};
 use ostler_model::vars::{VarKey, VarPathError};
 
 pub mod text;
@@ -44,6 +46,7 @@ const NODE: u8 = 0x40;
 const MANAGER: u8 = 0x50;
 const JOB: u8 = 0x60;
 const VARIABLE: u8 = 0x70;
+const NAMESPACE: u8 = 0x80;
 
 const META_SCHEMA: u8 = 0x01;
 const META_COUNTERS: u8 = 0x02;
@@ -58,6 +61,8 @@ const TASK_LOCAL: u8 = 0x01;
 const TASK_STATE: u8 = 0x02;
 const NODE_REGISTRATION: u8 = 0x01;
 const NODE_BOOT: u8 = 0x02;
+const NODE_SCHEDULING: u8 = 0x03;
+const NODE_TOKENS: u8 = 0x10;
 const MANAGER_DRIVER: u8 = 0x01;
 const MANAGER_DEVICE: u8 = 0x02;
 const JOB_END: u8 = 0x00;
@@ -110,6 +115,11 @@ pub enum Key {
     /// The boot of the machine that the agent last restored its allocations in:
     /// [`ostler_model::saved::NodeBoot`].
     NodeBoot,
+    /// The tokens of the API that were made by it: [`ostler_model::access::KeptTokens`].
+    Tokens,
+    /// Whether the node takes what is new, and how it is emptied:
+    /// [`ostler_model::scheduling::NodeScheduling`].
+    NodeScheduling,
     /// Which plugin serves which driver: [`ostler_model::saved::DriverManagerState`].
     DriverManager,
     /// Which plugin serves which devices: [`ostler_model::saved::DeviceManagerState`].
@@ -127,6 +137,8 @@ pub enum Key {
     Variable(Box<VarKey>),
     /// The index of the last change of any of them, a `u64`; that of a removal is nowhere else.
     VariablesIndex,
+    /// A namespace that was made over the API: [`ostler_model::saved::NamespaceRecord`].
+    Namespace(Namespace),
 }
 
 /// Neighbouring places of a task group. Boxed in a [`Key`], which is in every error of the store.
@@ -187,6 +199,12 @@ pub enum Kind {
     Variable = 20,
     /// [`Key::VariablesIndex`].
     VariablesIndex = 21,
+    /// [`Key::NodeScheduling`].
+    NodeScheduling = 22,
+    /// [`Key::Namespace`].
+    Namespace = 23,
+    /// [`Key::Tokens`].
+    Tokens = 30,
 }
 
 /// Keys that are read together.
@@ -216,6 +234,8 @@ pub enum Prefix {
     BesideJob(JobId),
     /// All variables, and their index.
     Variables,
+    /// All namespaces that were made over the API.
+    Namespaces,
 }
 
 /// Why bytes are not a key.
@@ -236,6 +256,9 @@ pub enum KeyError {
     /// A name no job could have had.
     #[error("name in key is not allowed")]
     Name(#[source] NameError),
+    /// What names no namespace.
+    #[error("namespace in key is not allowed")]
+    Namespace(#[source] NotNamespace),
     /// What names no variable.
     #[error("path of a variable in key is not allowed")]
     Variable(#[source] VarPathError),
@@ -259,6 +282,8 @@ impl Key {
             Self::PluginHandle(_) => Kind::PluginHandle,
             Self::NodeRegistration => Kind::NodeRegistration,
             Self::NodeBoot => Kind::NodeBoot,
+            Self::NodeScheduling => Kind::NodeScheduling,
+            Self::Tokens => Kind::Tokens,
             Self::DriverManager => Kind::DriverManager,
             Self::DeviceManager => Kind::DeviceManager,
             Self::Job(_) => Kind::Job,
@@ -267,6 +292,7 @@ impl Key {
             Self::JobDeployments(_) => Kind::JobDeployments,
             Self::Variable(_) => Kind::Variable,
             Self::VariablesIndex => Kind::VariablesIndex,
+            Self::Namespace(_) => Kind::Namespace,
         }
     }
 
@@ -286,6 +312,8 @@ impl Key {
             | Self::PluginHandle(_)
             | Self::NodeRegistration
             | Self::NodeBoot
+            | Self::NodeScheduling
+            | Self::Tokens
             | Self::DriverManager
             | Self::DeviceManager
             | Self::Job(_)
@@ -293,7 +321,8 @@ impl Key {
             | Self::JobVersions(_)
             | Self::JobDeployments(_)
             | Self::Variable(_)
-            | Self::VariablesIndex => None,
+            | Self::VariablesIndex
+            | Self::Namespace(_) => None,
         }
     }
 
@@ -323,6 +352,8 @@ impl Key {
             }
             Self::NodeRegistration => out.extend([NODE, NODE_REGISTRATION]),
             Self::NodeBoot => out.extend([NODE, NODE_BOOT]),
+            Self::NodeScheduling => out.extend([NODE, NODE_SCHEDULING]),
+            Self::Tokens => out.extend([NODE, NODE_TOKENS]),
             Self::DriverManager => out.extend([MANAGER, MANAGER_DRIVER]),
             Self::DeviceManager => out.extend([MANAGER, MANAGER_DEVICE]),
             Self::Job(id) => {
@@ -351,6 +382,10 @@ impl Key {
                 out.extend_from_slice(of.path.as_str().as_bytes());
             }
             Self::VariablesIndex => out.extend([VARIABLE, VARIABLE_ITEM, VARIABLES_INDEX]),
+            Self::Namespace(name) => {
+                out.push(NAMESPACE);
+                out.extend_from_slice(name.as_str().as_bytes());
+            }
         }
     }
 
@@ -378,10 +413,15 @@ impl Key {
             }
             (NODE, [NODE_REGISTRATION]) => Ok(Self::NodeRegistration),
             (NODE, [NODE_BOOT]) => Ok(Self::NodeBoot),
+            (NODE, [NODE_SCHEDULING]) => Ok(Self::NodeScheduling),
+            (NODE, [NODE_TOKENS]) => Ok(Self::Tokens),
             (MANAGER, [MANAGER_DRIVER]) => Ok(Self::DriverManager),
             (MANAGER, [MANAGER_DEVICE]) => Ok(Self::DeviceManager),
             (JOB, rest) => parse_job(rest),
             (VARIABLE, rest) => parse_variable(rest),
+            (NAMESPACE, name) => {
+                Namespace::new(utf8(name)?).map(Self::Namespace).map_err(KeyError::Namespace)
+            }
             (META | NODE | MANAGER, [tag]) => Err(KeyError::Unknown { tag: *tag }),
             (META | NODE | MANAGER | LEDGER, _) => Err(KeyError::Length),
             (tag, _) => Err(KeyError::Unknown { tag }),
@@ -407,6 +447,7 @@ impl Prefix {
             Self::Jobs => out.push(JOB),
             Self::BesideJob(job) => push_beside(&mut out, job),
             Self::Variables => out.push(VARIABLE),
+            Self::Namespaces => out.push(NAMESPACE),
         }
         out
     }

@@ -161,6 +161,7 @@ fn allocation(id: AllocId) -> Allocation {
             placement: ostler_model::placement::Placement::default(),
             scaling: None,
             stop_after_disconnect: None,
+            migrate_parallel: 1,
             volumes: BTreeMap::new(),
         }],
         source_dir: Some("/jobs".into()),

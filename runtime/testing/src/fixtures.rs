@@ -108,6 +108,7 @@ pub fn group(name: &str, tasks: Vec<Task>) -> Result<TaskGroup, NameError> {
         placement: ostler_model::placement::Placement::default(),
         scaling: None,
         stop_after_disconnect: None,
+        migrate_parallel: 1,
         volumes: BTreeMap::new(),
     })
 }

@@ -6,12 +6,14 @@ use serde_json::Value;
 
 use ostler_device::ledger::DeviceLedger;
 use ostler_lifecycle::task::handle::LocalState;
+use ostler_model::access::KeptTokens;
 use ostler_model::alloc::Allocation;
 use ostler_model::rollout::{JobDeployments, JobVersions};
 use ostler_model::saved::{
     AcknowledgedState, DeploymentStatus, DeviceManagerState, DriverManagerState, EndedPlaces,
-    JobRecord, NetworkStatus, NodeBoot, NodeRegistration, PluginHandle, SavedAllocState,
+    JobRecord, NamespaceRecord, NetworkStatus, NodeBoot, NodeRegistration, PluginHandle, SavedAllocState,
 };
+use ostler_model::scheduling::NodeScheduling;
 use ostler_model::task::TaskState;
 use ostler_model::vars::{Secret, Variable};
 use ostler_state::codec::CodecError;
@@ -43,6 +45,9 @@ pub(super) const fn name(kind: Kind) -> &'static str {
         Kind::JobDeployments => "job-deployments",
         Kind::Variable => "variable",
         Kind::VariablesIndex => "variables-index",
+        Kind::Tokens => "tokens",
+        Kind::NodeScheduling => "node-scheduling",
+        Kind::Namespace => "namespace",
     }
 }
 
@@ -97,6 +102,9 @@ pub(super) fn value(entry: &Entry<'_>) -> Result<Value, ValueError> {
         Kind::JobDeployments => json::<JobDeployments>(entry),
         Kind::Variable => Ok(without_secrets(entry.decode()?)?),
         Kind::VariablesIndex => json::<u64>(entry),
+        Kind::Tokens => Ok(without_hashes(entry.decode()?)?),
+        Kind::NodeScheduling => json::<NodeScheduling>(entry),
+        Kind::Namespace => json::<NamespaceRecord>(entry),
     }
 }
 
@@ -104,6 +112,12 @@ pub(super) fn value(entry: &Entry<'_>) -> Result<Value, ValueError> {
 fn without_secrets(mut variable: Variable) -> Result<Value, serde_json::Error> {
     variable.items.values_mut().for_each(|item| *item = Secret::new("(secret)"));
     serde_json::to_value(variable)
+}
+
+/// Tokens, what is kept of their secrets left out.
+fn without_hashes(mut kept: KeptTokens) -> Result<Value, serde_json::Error> {
+    kept.tokens.iter_mut().for_each(|token| token.secret = [0; 32]);
+    serde_json::to_value(kept)
 }
 
 fn json<T: DeserializeOwned + Serialize>(entry: &Entry<'_>) -> Result<Value, ValueError> {

@@ -321,6 +321,16 @@ pub enum Problem {
         /// Which and by whom.
         error: ClaimError,
     },
+    /// The node takes nothing new.
+    #[error(
+        "the node {}, so nothing new is placed on it; `ostler node {}` ends that",
+        if *draining { "is being drained" } else { "is not eligible" },
+        if *draining { "drain --disable" } else { "eligibility --enable" }
+    )]
+    Closed {
+        /// It is being emptied.
+        draining: bool,
+    },
     /// A run that no agent owns is alive, and may be of this place.
     #[error(
         "held back: a run is alive ({run}), and {reason}; end it with `{end_with}`, or wait for its end"
@@ -353,6 +363,13 @@ impl Refusal {
             text.split('\n').map(str::trim).collect::<Vec<_>>().join(" ")
         });
         lines.collect::<Vec<_>>().join("; ")
+    }
+
+    /// The node takes nothing new, whether it would fit or not.
+    #[must_use]
+    pub fn is_closed(&self) -> bool {
+        let mut problems = self.groups.iter().flat_map(|refusal| &refusal.problems);
+        problems.any(|problem| matches!(problem, Problem::Closed { .. }))
     }
 
     pub(super) fn new(job: JobId, node: String) -> Self {

@@ -23,6 +23,8 @@ pub(super) enum Alarm {
     Rewrite(JobId),
     /// Remove records again that the disk did not let go.
     Forget,
+    /// The next step of emptying the node, or its deadline.
+    NodeDrain,
     /// The time to drain is over.
     Drained,
     /// The time for changes under way is over.

@@ -34,6 +34,7 @@ impl Machine {
         let Some(entry) = self.tables.alloc_mut(id) else { return };
         let ended = report.ended && !entry.ended;
         let started = report.started && !entry.started();
+        let over = report.status.terminal() && !entry.client_status().terminal();
         let judged = entry.report.verdict != report.verdict;
         entry.ended |= report.ended;
         entry.report = report;
@@ -41,6 +42,9 @@ impl Machine {
         let failed = ended && entry.client_status() == ClientStatus::Failed;
         let decides = entry.registered() && (failed || judged || ended);
         self.tables.touch(id, world.now);
+        if over || ended {
+            self.node_drain_soon(world);
+        }
         if ended {
             out.push(ControlEffect::ReleaseDevices(id));
             self.wake(world);

@@ -100,6 +100,23 @@ impl Machine {
         self.look(out);
     }
 
+    /// The operator has changed the policy; what is being removed goes on.
+    pub(super) fn collect_by_another(
+        &mut self,
+        world: &World<'_>,
+        request: RequestId,
+        policy: GcPolicy,
+        out: &mut Vec<ControlEffect>,
+    ) {
+        if let Some(collector) = &mut self.collector {
+            collector.policy = policy;
+            let at = world.uptime.saturating_add(collector.interval());
+            self.alarms.set(Alarm::Collect, at);
+            self.look(out);
+        }
+        answer(request, Answer::Done, out);
+    }
+
     pub(super) fn collect_tick(&mut self, world: &World<'_>, out: &mut Vec<ControlEffect>) {
         let Some(collector) = &mut self.collector else { return };
         collector.state.tick();

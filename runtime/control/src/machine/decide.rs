@@ -13,7 +13,7 @@ use super::types::{Change, JobAction, World};
 use crate::SubmitError;
 use crate::deployments::DeploymentError;
 use crate::proposal::{
-    Placed, Proposal, may_register, next_version, numbered, place, stopped_copy, unfit,
+    Placed, Proposal, may_register, next_version, numbered, place, shut, stopped_copy, unfit,
     updated_copy,
 };
 use crate::reconcile::{PlaceAction, reason};
@@ -37,6 +37,7 @@ impl Machine {
         let mut change = Change { job: Some(job.clone()), before, ..Change::default() };
         let mut entering = Entering { now: world.now, index: None, why: None, new: false };
         let whole = matches!(&asked, JobAction::Version(_, options) if options.all_or_nothing);
+        let forced = matches!(asked, JobAction::Reschedule);
         let of_deployment = match &asked {
             JobAction::Deployment(id, ask) => Some((id.clone(), ask.clone())),
             _ => None,
@@ -48,11 +49,15 @@ impl Machine {
         let mut rollout = Rollout::new(tables, job, entering.new);
         let asked = of_deployment.as_ref().map(|(id, ask)| (&**id, ask));
         rollout.advance(world, tables, asked, &mut record)?;
-        let mut proposal = Proposal::new(tables, &record, rollout.history(), world.now);
-        let mut blocked = match whole {
-            true => Vec::new(),
-            false => unfit(world, &tables.holds, &tables.admission, &record, &proposal, None),
+        let mut proposal = Proposal::new(tables, &record, rollout.history(), world.now, forced);
+        let mut blocked = match tables.closed() {
+            Some(why) => shut(&world.node.name, &record, &proposal, &why),
+            None if whole => Vec::new(),
+            None => unfit(world, &tables.holds, &tables.admission, &record, &proposal, None),
         };
+        if let Some(first) = blocked.first().filter(|_| whole) {
+            return Err(SubmitError::Refused(Box::new((*first.refusal).clone())));
+        }
         proposal.hold(&blocked);
         let placed = place(world, &mut tables.admission, &record, &proposal, whole);
         let (placed, soon) = placed.map_err(|refusal| SubmitError::Refused(Box::new(refusal)))?;
@@ -174,7 +179,9 @@ impl Entering {
                 let job = change.job.clone();
                 Err(job.map_or(SubmitError::Busy, |job| SubmitError::Version { job, version }))
             }
-            (JobAction::Fill | JobAction::Deployment(..), known) => Ok(known),
+            (JobAction::Fill | JobAction::Reschedule | JobAction::Deployment(..), known) => {
+                Ok(known)
+            }
         }
     }
 

@@ -55,6 +55,7 @@ impl Machine {
             if let Some(policy) = policy {
                 self.collect_by(world, policy, out);
             }
+            self.node_drain_soon(world);
         }
         answer(request, Answer::Done, out);
     }

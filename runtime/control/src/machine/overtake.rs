@@ -50,6 +50,7 @@ impl Machine {
             | JobAction::Revert { .. }
             | JobAction::Stable { .. }
             | JobAction::Deployment(..)
+            | JobAction::Reschedule
             | JobAction::Fill => return,
         };
         let index = self.tables.next_index();

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::types::World;
 use crate::admission::DevicePlan;
-use crate::proposal::{Proposal, next_version, unfit};
+use crate::proposal::{Proposal, next_version, shut, unfit};
 use crate::reconcile::differences;
 use crate::tables::Tables;
 use crate::views::Plan;
@@ -35,10 +35,13 @@ impl Tables {
         }
         let mut history = self.history(&job.id);
         history.cancel_others(&record);
-        let proposal = Proposal::new(self, &record, &history, world.now);
+        let proposal = Proposal::new(self, &record, &history, world.now, false);
         let mut devices = DevicePlan::default();
         let explain = Some(&mut devices);
-        plan.waiting = unfit(world, &self.holds, &self.admission, &record, &proposal, explain);
+        plan.waiting = match self.closed() {
+            Some(why) => shut(&world.node.name, &record, &proposal, &why),
+            None => unfit(world, &self.holds, &self.admission, &record, &proposal, explain),
+        };
         if devices.left_out > 0 {
             let more = counted(devices.left_out, "more request");
             plan.warnings.push(format!("the devices of {more} are not explained"));

@@ -25,6 +25,7 @@ use ostler_model::ids::{AllocId, JobId};
 use ostler_model::resources::AllocatedDevice;
 use ostler_model::rollout::{JobDeployments, JobVersions};
 use ostler_model::saved::JobRecord;
+use ostler_model::scheduling::{NodeEvent, NodeEventKind};
 use ostler_state::StateError;
 
 /// Why an allocation is stopped whose device another one has by the records.
@@ -52,7 +53,16 @@ impl Machine {
     ) {
         let RestoredNode { jobs, deployments, versions, .. } = &restored;
         let histories = histories(jobs, deployments, versions);
-        let RestoredNode { jobs, rebuilt, ended, allocs, assigned, ledger, own, .. } = restored;
+        let RestoredNode { jobs, rebuilt, ended, allocs, assigned, ledger, own, scheduling, .. } =
+            restored;
+        if own {
+            let mut scheduling = scheduling;
+            if scheduling.events.is_empty() {
+                let (at, kind) = (world.now, NodeEventKind::Registered);
+                scheduling.events.push(NodeEvent { at, index: 0, kind });
+            }
+            self.tables.restore_scheduling(scheduling);
+        }
         let mut writes = Vec::new();
         let mut names = BTreeSet::new();
         for record in jobs.into_iter().filter(|_| own) {

@@ -13,6 +13,7 @@ mod collecting;
 mod deploying;
 mod leaving;
 mod many;
+mod node_drain;
 mod overtaking;
 mod purging;
 mod random;
@@ -36,6 +37,7 @@ use ostler_model::resources::Resources;
 use ostler_model::rng::Rng;
 use ostler_model::rollout::{JobDeployments, JobVersions};
 use ostler_model::saved::{JobOrigin, JobRecord, SavedAllocState};
+use ostler_model::scheduling::NodeScheduling;
 use ostler_model::time::Timestamp;
 use ostler_node::{DriverView, NodeId, NodeResources, NodeView};
 use ostler_state::StateError;
@@ -84,6 +86,7 @@ pub(super) struct Play {
     pub(super) jobs: BTreeMap<JobId, Arc<JobRecord>>,
     pub(super) versions: BTreeMap<JobId, JobVersions>,
     pub(super) deployments: BTreeMap<JobId, JobDeployments>,
+    pub(super) scheduling: NodeScheduling,
     pub(super) writes: u32,
     pub(super) killed: u32,
     pub(super) no_owner: BTreeSet<AllocId>,
@@ -141,6 +144,7 @@ impl Play {
             jobs: BTreeMap::new(),
             versions: BTreeMap::new(),
             deployments: BTreeMap::new(),
+            scheduling: NodeScheduling::default(),
             writes: 0,
             killed: 0,
             no_owner: BTreeSet::new(),
@@ -256,6 +260,7 @@ impl Play {
                 Write::Assigned(id) => {
                     self.records.insert(format!("assigned {id}"), None);
                 }
+                Write::Scheduling(node) => self.scheduling = *node,
                 Write::Ledger(_) | Write::Places(..) => {}
             }
         }
@@ -385,6 +390,7 @@ impl Play {
         restored.jobs = self.jobs.values().cloned().collect();
         restored.versions = self.versions.clone().into_iter().collect();
         restored.deployments = self.deployments.clone().into_iter().collect();
+        restored.scheduling = self.scheduling.clone();
         let mut allocs: Vec<_> = self.records.values().flatten().cloned().collect();
         allocs.sort_by_key(|alloc| (alloc.create_index, alloc.id));
         let tables = self.machine.tables();

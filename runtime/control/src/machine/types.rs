@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use crate::deployments::{DeploymentAsk, History};
 use crate::gc::choice::{FsUse, GcPolicy};
+use crate::node_drain::{NodeAsk, NodeAskError};
 use crate::tables::AllocReport;
 use crate::views::{BlockedPlacement, Collected, RegisterOptions};
 use crate::{AllocError, SubmitError};
@@ -17,6 +18,7 @@ use ostler_model::resources::AllocatedDevice;
 use ostler_model::rng::Rng;
 use ostler_model::rollout::{JobDeployments, JobVersions};
 use ostler_model::saved::{EndedPlaces, JobOrigin, JobRecord, SavedAllocState};
+use ostler_model::scheduling::NodeScheduling;
 use ostler_model::time::Timestamp;
 use ostler_node::NodeView;
 use ostler_state::StateError;
@@ -85,6 +87,8 @@ pub enum JobAction {
     },
     /// Something of a deployment of the job.
     Deployment(Box<str>, DeploymentAsk),
+    /// What failed gets a successor now, whatever its policy says.
+    Reschedule,
     /// Do what is left to do.
     Fill,
 }
@@ -116,7 +120,13 @@ pub enum Ask {
     Restore(Box<RestoredNode>),
     /// Changes are taken from now on; with a policy, allocations are collected.
     Ready(Option<GcPolicy>),
-    /// Stop every allocation; kill what is left after this time.
+    /// Collect by this from now on, where allocations are collected.
+    CollectBy(GcPolicy),
+    /// Nothing: who asks wants to know that requests are answered.
+    Probe,
+    /// Whether the node takes what is new, and whether it is emptied.
+    Schedule(NodeAsk),
+    /// The agent ends: stop every allocation; kill what is left after this time.
     Drain(Duration),
     /// Take no more changes, and end those under way.
     Leave,
@@ -131,6 +141,8 @@ pub enum Answer {
     Collected(Result<Collected, AllocError>),
     /// To [`Ask::KeepDevices`] and [`Ask::Restore`].
     Written(Result<(), StateError>),
+    /// To [`Ask::Schedule`]: the index of the change.
+    Scheduled(Result<u64, NodeAskError>),
     /// To the others.
     Done,
 }
@@ -154,6 +166,8 @@ pub struct RestoredNode {
     pub assigned: BTreeSet<AllocId>,
     /// Who held which device; absent where it is not readable.
     pub ledger: Option<DeviceLedger>,
+    /// Whether the node takes what is new, and how it is emptied.
+    pub scheduling: NodeScheduling,
     /// The allocations are this agent's to run. Otherwise what they hold is only counted.
     pub own: bool,
 }
@@ -255,6 +269,8 @@ pub enum Write {
     Assigned(AllocId),
     /// Who holds which device towards the plugins.
     Ledger(DeviceLedger),
+    /// Whether the node takes what is new, and how it is emptied.
+    Scheduling(Box<NodeScheduling>),
     /// Places that have ended.
     Places(Box<EndedBlock>, EndedPlaces),
     /// The deployments of a job.

@@ -102,6 +102,7 @@ async fn queue(state: &StateStore, writes: &[Write]) -> Result<Option<WriteMark>
                 state.put_later(&Key::AcknowledgedState(*alloc), &nothing).await?
             }
             Write::Ledger(ledger) => state.put_later(&Key::DeviceLedger, ledger).await?,
+            Write::Scheduling(node) => state.put_later(&Key::NodeScheduling, &**node).await?,
             Write::Places(block, places) => {
                 state.put_later(&Key::EndedPlaces(block.clone()), places).await?
             }
@@ -151,6 +152,7 @@ async fn forget(state: &StateStore, write: &Write) -> Result<bool, StateError> {
         | Write::Alloc(_)
         | Write::Assigned(_)
         | Write::Ledger(_)
+        | Write::Scheduling(_)
         | Write::Places(..)
         | Write::Deployments(..)
         | Write::Versions(..) => return Ok(false),

@@ -320,12 +320,17 @@ impl<'e, 'a> Group<'_, 'e, 'a> {
                 deployment.phase == DeploymentPhase::Failed
                     || deployment.phase.is_active() && at_once
             });
+        let forced = self.wanted.forced;
         let due = group
             .filter(|_| self.wanted.lives_on && alloc.status == ClientStatus::Failed && alloc.over)
-            .filter(|_| !given_up)
+            .filter(|_| forced || !given_up)
             .and_then(|group| {
-                let due = reschedule::due(group.reschedule, alloc.before, alloc.ended_at)?;
-                Some((group.reschedule, due))
+                let policy = group.reschedule;
+                let due = match forced {
+                    true => (self.wanted.now, policy.delay),
+                    false => reschedule::due(policy, alloc.before, alloc.ended_at)?,
+                };
+                Some((policy, due))
             });
         let Some((policy, (at, delay))) = due else {
             return todo.actions.ignored.push(PlaceAction::Ignore(alloc.id));

@@ -49,6 +49,7 @@ fn wanted(job: &Job, version: u64) -> WantedJob<'_> {
         now: NOW,
         lives_on: true,
         deployment: None,
+        forced: false,
     }
 }
 
@@ -286,6 +287,7 @@ fn each_field_is_on_the_side_the_table_says() {
         ("stop_after_disconnect", |j| {
             group_of(j).stop_after_disconnect = Some(Duration::from_secs(1));
         }),
+        ("migrate_parallel", |j| group_of(j).migrate_parallel = 9),
         ("restart", |j| task_of(j).restart.attempts = 9),
         ("kill_timeout", |j| task_of(j).kill_timeout = Duration::from_secs(99)),
         ("kill_signal", |j| task_of(j).kill_signal = Some("SIGINT".into())),

@@ -76,8 +76,13 @@ impl World {
 
     /// Do what is to be done; how much that was.
     fn fill(&mut self) -> usize {
-        let proposal =
-            Proposal::new(&self.tables, &self.record, &History::default(), Timestamp::default());
+        let proposal = Proposal::new(
+            &self.tables,
+            &self.record,
+            &History::default(),
+            Timestamp::default(),
+            false,
+        );
         let mut done = 0;
         for action in &proposal.actions {
             self.next += 1;
@@ -288,8 +293,13 @@ fn what_a_place_that_cannot_be_filled_would_replace_is_kept_whichever_had_it_las
     world.record = Arc::new(JobRecord { job, ..(*world.record).clone() });
     world.next_version();
 
-    let mut proposal =
-        Proposal::new(&world.tables, &world.record, &History::default(), Timestamp::default());
+    let mut proposal = Proposal::new(
+        &world.tables,
+        &world.record,
+        &History::default(),
+        Timestamp::default(),
+        false,
+    );
     let stops = |proposal: &Proposal, id| {
         proposal
             .actions

@@ -161,6 +161,7 @@ pub(super) fn group(keys: GroupKeys, outer: Outer<'_>, cx: &mut Context<'_>) -> 
         services,
         max_run_duration: keys.max_run_duration.value.filter(|time| !time.is_zero()),
         stop_after_disconnect: None,
+        migrate_parallel: health::migrate_parallel(rules),
         volumes,
     })
 }

@@ -10,7 +10,7 @@ use super::update;
 use crate::Syntax;
 use crate::diagnostic::Span;
 use crate::keys::Bounds::Whole;
-use crate::keys::{Context, Given, MOST, Missed, keys, keyword, missed};
+use crate::keys::{Context, Given, MOST, keys, keyword};
 use ostler_model::job::{HealthCheck, HealthPolicy, JobKind};
 use ostler_model::rollout::UpdatePolicy;
 
@@ -40,7 +40,10 @@ keys! {
 }
 
 keys! {
-    struct MigrateKeys: "migrate", for HealthPolicy {
+    struct MigrateKeys: "migrate", for MigratePolicy (MigratePolicy::default()) {
+        /// Allocations of the group that a drain of the node stops at the same time; 0: none before its
+        /// deadline.
+        max_parallel / MaxParallel: Given<u32> [Whole(0, MOST)], "the job's; 1";
         /// As in `update`.
         check "health_check" / HealthCheck: Given<HealthCheck>, "the job's; `checks`";
         /// As in `update`.
@@ -48,8 +51,33 @@ keys! {
         /// As in `update`.
         healthy_deadline / HealthyDeadline: Given<Duration>, "the job's; `5m`";
     }
-    not_yet {
-        "max_parallel" / MaxParallel [missed(&MIGRATE_PARALLEL)] => 1;
+}
+
+/// What `migrate` says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct MigratePolicy {
+    pub max_parallel: u32,
+    pub check: HealthCheck,
+    pub min_healthy_time: Duration,
+    pub healthy_deadline: Duration,
+}
+
+impl MigratePolicy {
+    /// Of a policy of health, and how many are stopped at the same time.
+    pub(crate) const fn new(health: HealthPolicy, max_parallel: u32) -> Self {
+        let HealthPolicy { check, min_healthy_time, healthy_deadline } = health;
+        Self { max_parallel, check, min_healthy_time, healthy_deadline }
+    }
+
+    const fn health(self) -> HealthPolicy {
+        let Self { max_parallel: _, check, min_healthy_time, healthy_deadline } = self;
+        HealthPolicy { check, min_healthy_time, healthy_deadline }
+    }
+}
+
+impl Default for MigratePolicy {
+    fn default() -> Self {
+        Self::new(HealthPolicy::default(), 1)
     }
 }
 
@@ -58,10 +86,8 @@ keyword! {
         "checks" = Checks, "task_states" = TaskStates, "manual" = Manual;
 }
 
-static MIGRATE_PARALLEL: Missed = Missed::new(&["1"], "a drain stops all allocations at once");
-
 /// A policy, and where the innermost block of it begins.
-type Placed = (HealthPolicy, Span);
+type Placed = (MigratePolicy, Span);
 
 /// What the two blocks of a job or a group say.
 #[derive(Clone, Copy, Default)]
@@ -109,13 +135,19 @@ pub(super) fn rollout(rules: Rules, kind: JobKind) -> Option<UpdatePolicy> {
     rules.rollout.or_else(|| judged.then(UpdatePolicy::default))
 }
 
+/// How many allocations of a group a drain of the node stops at the same time.
+pub(super) fn migrate_parallel(rules: Rules) -> u32 {
+    rules.migrate.map_or(1, |(policy, _)| policy.max_parallel)
+}
+
 /// What a group's allocations are judged by.
 pub(super) fn policy(rules: Rules, kind: JobKind, cx: &mut Context<'_>) -> Option<HealthPolicy> {
     let Some((policy, _)) = rules.update.or(rules.migrate) else {
         return (kind == JobKind::Service).then(HealthPolicy::default);
     };
+    let policy = policy.health();
     if let Some((other, at)) = rules.migrate
-        && ![policy, HealthPolicy::default()].contains(&other)
+        && ![policy, HealthPolicy::default()].contains(&other.health())
     {
         let message = cx.name(
             "migrate says otherwise than update, and Ostler judges all allocations alike; leave migrate out",
@@ -137,12 +169,14 @@ fn within(
 ) -> Option<Placed> {
     // A JSON block without a way of checking has zeros for the times: they are not given either.
     let unsaid = cx.syntax == Syntax::Json && !keys.check.was_given;
+    keys.max_parallel.value.take_if(|most| unsaid && *most == 0);
     for time in [&mut keys.min_healthy_time, &mut keys.healthy_deadline] {
         time.value = time.value.filter(|time| !(unsaid && time.is_zero()));
     }
     let times_at = keys.min_healthy_time.place().or(keys.healthy_deadline.place());
     let header = keys.at;
-    if unsaid && times_at.is_none() && !(more && kind.runs_to_completion()) {
+    let parallel = keys.max_parallel.value.is_some();
+    if unsaid && times_at.is_none() && !parallel && !(more && kind.runs_to_completion()) {
         return outer;
     }
     if kind.runs_to_completion() {

@@ -103,6 +103,17 @@ fn wrong_rules_for_health_are_reported_where_they_stand() {
 }
 
 #[test]
+fn a_group_says_how_many_of_it_a_drain_stops_at_the_same_time() {
+    let parallel = |job: &str, group: &str| {
+        let text = in_group(group).replace("job \"j\" {", &format!("job \"j\" {{\n{job}"));
+        good(&text).groups[0].migrate_parallel
+    };
+    assert_eq!(parallel("", ""), 1);
+    assert_eq!(parallel("migrate { max_parallel = 3 }", ""), 3);
+    assert_eq!(parallel("migrate { max_parallel = 3 }", "migrate { max_parallel = 0 }"), 0);
+}
+
+#[test]
 fn a_group_says_what_becomes_of_its_disk() {
     let disk = |body: &str| good(&in_group(body)).groups[0].ephemeral_disk;
     assert_eq!(disk(""), EphemeralDisk::default());

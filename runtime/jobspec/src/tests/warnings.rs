@@ -60,10 +60,6 @@ fn each_key_that_is_accepted_and_not_done_is_named_where_it_stands() {
         &["5:10: region has no effect yet: this node is in region global"],
     );
     warned(&in_job("priority = 70"), &[]);
-    warned(
-        &in_group("migrate { max_parallel = 1 }"),
-        &["4:11: max_parallel has no effect yet: a drain stops all allocations at once"],
-    );
 }
 
 #[test]
@@ -75,12 +71,12 @@ fn a_value_that_says_what_happens_anyway_is_no_reason_for_a_warning() {
 
 #[test]
 fn each_warning_is_told_once_however_often_the_key_is_there() {
-    let update = "migrate {\nmax_parallel = 1\n}\n";
+    let update = "service {\nenable_tag_override = true\n}\n";
     let group = |name: &str| {
         format!("group \"{name}\" {{\n{update}task \"t\" {{ driver = \"mock\" }}\n}}\n")
     };
     let text = format!("job \"j\" {{\n{}{}}}\n", group("a"), group("b"));
-    warned(&text, &["4:1: max_parallel has no effect yet"]);
+    warned(&text, &["4:1: enable_tag_override has no effect yet"]);
 }
 
 #[test]

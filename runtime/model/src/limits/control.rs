@@ -40,3 +40,11 @@ pub const DEPLOYMENTS_PER_JOB_MAX: usize = 6;
 /// Failed allocations before one that its record names, where they are not limited by the policy: the waits
 /// before them decide on the next one.
 pub const RESCHEDULE_EVENTS_MAX: usize = 6;
+/// Events of the node that are kept; Nomad keeps as many.
+pub const NODE_EVENTS_MAX: usize = 10;
+/// Longest deadline of a drain: a year, so that its end is a time of day.
+pub const NODE_DRAIN_DEADLINE_MAX: Duration = Duration::from_secs(366 * 24 * 3_600);
+/// Namespaces made over the API; each is a record that every start reads.
+pub const NAMESPACES_MAX: usize = 1_024;
+/// Longest description of a namespace, bytes; Nomad's bound.
+pub const NAMESPACE_DESCRIPTION_BYTES_MAX: usize = 256;

@@ -320,6 +320,7 @@ pub(crate) fn job(name: &str, act: &Act) -> Option<Job> {
         placement: ostler_model::placement::Placement::default(),
         scaling: None,
         stop_after_disconnect: None,
+        migrate_parallel: 1,
         volumes: BTreeMap::new(),
     };
     Some(Job {

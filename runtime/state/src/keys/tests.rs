@@ -50,6 +50,8 @@ fn any_key() -> impl Strategy<Value = Key> {
         any_task().prop_map(|n| Key::PluginHandle(PluginName::new(n.as_str()).unwrap())),
         Just(Key::NodeRegistration),
         Just(Key::NodeBoot),
+        Just(Key::NodeScheduling),
+        "[a-zA-Z0-9-]{1,12}".prop_map(|name| Key::Namespace(Namespace::new(&name).unwrap())),
         Just(Key::DriverManager),
         Just(Key::DeviceManager),
         any_job().prop_map(Key::Job),
@@ -77,6 +79,8 @@ fn every_key() -> Vec<Key> {
         Key::PluginHandle(PluginName::new("web").unwrap()),
         Key::NodeRegistration,
         Key::NodeBoot,
+        Key::NodeScheduling,
+        Key::Namespace(Namespace::new("web").unwrap()),
         Key::DriverManager,
         Key::DeviceManager,
         Key::Job(JobId::new("web").unwrap()),
@@ -118,11 +122,14 @@ fn belongs(prefix: &Prefix, key: &Key) -> bool {
         Prefix::Tasks(id) => task.is_some_and(|(of, _)| of == id),
         Prefix::Task(id, name) => task == Some((id, name)),
         Prefix::Plugins => matches!(key, Key::PluginHandle(_)),
-        Prefix::Node => matches!(key, Key::NodeRegistration | Key::NodeBoot),
+        Prefix::Node => {
+            matches!(key, Key::NodeRegistration | Key::NodeBoot | Key::NodeScheduling)
+        },
         Prefix::Managers => matches!(key, Key::DriverManager | Key::DeviceManager),
         Prefix::Jobs => matches!(key, Key::Job(_)) || beside(key).is_some(),
         Prefix::BesideJob(job) => beside(key) == Some(job),
         Prefix::Variables => matches!(key, Key::Variable(_) | Key::VariablesIndex),
+        Prefix::Namespaces => matches!(key, Key::Namespace(_)),
     }
 }
 
@@ -289,7 +296,7 @@ fn no_two_keys_share_bytes_text_or_number() {
     kinds.sort_unstable();
     kinds.dedup();
     // The first eight are in files of agents out there; none is skipped or used twice.
-    assert_eq!(kinds, (1..=21).collect::<Vec<u8>>());
+    assert_eq!(kinds, (1..=23).collect::<Vec<u8>>());
 }
 
 #[test]
@@ -316,6 +323,8 @@ fn the_numbers_of_the_records_do_not_change() {
         (Kind::JobDeployments, 19),
         (Kind::Variable, 20),
         (Kind::VariablesIndex, 21),
+        (Kind::NodeScheduling, 22),
+        (Kind::Namespace, 23),
     ];
     for (kind, number) in numbers {
         assert_eq!(kind as u8, number, "{kind:?}");

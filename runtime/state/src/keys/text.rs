@@ -5,14 +5,15 @@
 //! meta/counters                           allocation/ID/task/NAME/state
 //! allocation/ID                           device/ledger
 //! allocation/ID/state                     plugin/NAME
-//! allocation/ID/deployment                node/registration, node/boot
-//! allocation/ID/network                   manager/driver
+//! allocation/ID/deployment                node/registration, node/boot, node/tokens
+//! allocation/ID/network                   node/scheduling, manager/driver
 //! allocation/ID/acknowledged              manager/device
 //!                                         job/ID
 //!                                         job/ID/ended/GROUP/BLOCK
 //!                                         job/ID/versions
 //!                                         job/ID/deployments
 //! variable/index                          variable/NAMESPACE/PATH
+//! namespace/NAME
 //! ```
 //!
 //! Names hold no slash, so the parts are never ambiguous; in the id of a job one is written `%2F`, and
@@ -22,7 +23,7 @@ use std::fmt;
 use std::str::FromStr;
 
 use super::{EndedBlock, Key, MetaItem, Prefix};
-use ostler_model::ids::{AllocId, GroupName, JobId, NameError, PluginName, TaskName};
+use ostler_model::ids::{AllocId, GroupName, JobId, NameError, Namespace, NotNamespace, PluginName, TaskName};
 use ostler_model::vars::{VarKey, VarPathError};
 
 /// Why a text is not a key.
@@ -37,6 +38,9 @@ pub enum KeyTextError {
     /// The id or the name in it cannot be one.
     #[error("no record is called so")]
     Name(#[source] NameError),
+    /// No namespace is called so.
+    #[error("no record is called so")]
+    Namespace(#[source] NotNamespace),
     /// No variable can have this path or namespace.
     #[error("no record is called so")]
     Variable(#[source] VarPathError),
@@ -58,6 +62,8 @@ impl fmt::Display for Key {
             Self::PluginHandle(name) => write!(f, "plugin/{name}"),
             Self::NodeRegistration => f.write_str("node/registration"),
             Self::NodeBoot => f.write_str("node/boot"),
+            Self::NodeScheduling => f.write_str("node/scheduling"),
+            Self::Tokens => f.write_str("node/tokens"),
             Self::DriverManager => f.write_str("manager/driver"),
             Self::DeviceManager => f.write_str("manager/device"),
             Self::Job(id) => write!(f, "job/{}", escaped(id)),
@@ -68,6 +74,7 @@ impl fmt::Display for Key {
             }
             Self::Variable(of) => write!(f, "variable/{}/{}", of.namespace, of.path),
             Self::VariablesIndex => f.write_str("variable/index"),
+            Self::Namespace(name) => write!(f, "namespace/{name}"),
         }
     }
 }
@@ -105,6 +112,11 @@ impl FromStr for Key {
             }
             ["node", "registration"] => Ok(Self::NodeRegistration),
             ["node", "boot"] => Ok(Self::NodeBoot),
+            ["node", "scheduling"] => Ok(Self::NodeScheduling),
+            ["namespace", name] => {
+                Namespace::new(name).map(Self::Namespace).map_err(KeyTextError::Namespace)
+            }
+            ["node", "tokens"] => Ok(Self::Tokens),
             ["manager", "driver"] => Ok(Self::DriverManager),
             ["manager", "device"] => Ok(Self::DeviceManager),
             ["variable", "index"] => Ok(Self::VariablesIndex),
@@ -134,6 +146,7 @@ impl Prefix {
             "manager" => Self::Managers,
             "job" => Self::Jobs,
             "variable" => Self::Variables,
+            "namespace" => Self::Namespaces,
             _ => Self::All,
         }
     }
