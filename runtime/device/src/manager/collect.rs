@@ -6,6 +6,7 @@
 //!        │                 measure ─ answer ─► what is its own ─► index     │
 //!        │                    │  └─ unsupported, or replaced ─► never again │
 //!        └── back-off ◄── failed: its statistics are stale ◄────────────────┘ (interval)
+//!            └─ over as soon as the plugin is well again
 //! ```
 
 use std::sync::Arc;
@@ -26,7 +27,7 @@ pub(super) async fn run(manager: DeviceManager, plugin: Arc<Plugin>) {
         tokio::select! {
             biased;
             () = stop.cancelled() => return,
-            () = clock::sleep(wait) => {}
+            () = collector.pause(wait) => {}
         }
     }
 }
@@ -48,10 +49,7 @@ impl Collector {
             return None;
         }
         let name = self.plugin.source.name();
-        let well = lock(&self.manager.0.inventory)
-            .health(name)
-            .is_some_and(|health| health.state == HealthState::Healthy);
-        if !well {
+        if !self.is_well() {
             return Some(interval);
         }
         let answer = bounded(&*self.plugin.source, "stats", self.plugin.source.stats()).await;
@@ -77,6 +75,29 @@ impl Collector {
                 self.failures = self.failures.saturating_add(1);
                 let longest = DEVICE_STATS_RETRY_MAX.max(interval);
                 Some(interval.saturating_mul(1 << doublings).min(longest))
+            }
+        }
+    }
+
+    fn is_well(&self) -> bool {
+        let inventory = lock(&self.manager.0.inventory);
+        let health = inventory.health(self.plugin.source.name());
+        health.is_some_and(|health| health.state == HealthState::Healthy)
+    }
+
+    /// Wait so long; not to the end of a back-off where a fingerprint failed meanwhile, too, and
+    /// one has succeeded since: what both stumbled over is gone.
+    async fn pause(&self, wait: Duration) {
+        let interval = self.manager.0.stats_interval;
+        let (mut left, mut was_ill) = (wait, false);
+        while !left.is_zero() {
+            let step = left.min(interval);
+            clock::sleep(step).await;
+            left = left.saturating_sub(step);
+            match self.is_well() {
+                false => was_ill = true,
+                true if was_ill => return,
+                true => {}
             }
         }
     }

@@ -98,6 +98,25 @@ fn held_and_unhealthy_instances_are_named_with_holder_and_reason() {
 }
 
 #[test]
+fn groups_that_nobody_asked_for_do_not_hide_why_there_is_none() {
+    let mut groups = vec![group("a", &["0"], "1 GiB")];
+    groups[0].instances[0].health =
+        Health { state: HealthState::Unhealthy, reason: "fan stopped".into() };
+    for name in ["1", "2"] {
+        let key = GroupKey { kind: "network".into(), ..key(name) };
+        groups.push(DeviceGroup { key, ..group(name, &["0"], "1 GiB") });
+    }
+    let refusal = choose(&groups, &DeviceLedger::default(), &request("gpu", 1)).unwrap_err();
+    assert_eq!(refusal.candidates.len(), 3, "as data they are all there");
+    let text = refusal.to_string();
+    assert_eq!(text.lines().count(), 2, "{text}");
+    assert!(
+        text.contains("acme/gpu/a: 0 healthy, 0 free; 0 is not healthy: fan stopped"),
+        "{text}"
+    );
+}
+
+#[test]
 fn constraints_are_explained_with_the_value_of_the_group() {
     let groups = [group("small", &["0"], "16 GiB"), group("large", &["0"], "80 GiB")];
     let free = DeviceLedger::default();

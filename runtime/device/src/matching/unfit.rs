@@ -86,7 +86,9 @@ impl fmt::Display for NoDevice {
                 ": the node has no devices; `ostler plugin list` shows device plugins"
             );
         }
-        for UnfitGroup { group, why } in &self.candidates {
+        // Those that were asked for: a node has dozens of others, which would hide them.
+        let named = self.candidates.iter().filter(|one| one.why != Unfit::Name);
+        for UnfitGroup { group, why } in named {
             write!(f, "\n- {group}: {why}")?;
         }
         Ok(())

@@ -198,6 +198,22 @@ async fn statistics_are_stale_while_their_plugin_fails_and_fresh_when_it_is_back
 }
 
 #[tokio::test(start_paused = true)]
+async fn statistics_are_fresh_soon_after_a_plugin_that_failed_at_everything_is_well_again() {
+    let bench = Bench::new();
+    let p = Fake::new("p", vec![group("p", "a", &["0"])]);
+    bench.add(&p).await;
+    bench.pass(SECOND).await;
+    // Statistics back off for two minutes, the last time from 520 s on, before a fingerprint fails, too.
+    p.script().stats = Reply::traps();
+    bench.pass(530 * SECOND).await;
+    p.script().fingerprint = Reply::traps();
+    bench.pass(20 * SECOND).await;
+    (p.script().fingerprint, p.script().stats, p.script().value) = (Reply::Well, Reply::Well, 3);
+    bench.pass(30 * SECOND).await;
+    assert_eq!(bench.stat("a", "0"), Some((3, None)));
+}
+
+#[tokio::test(start_paused = true)]
 async fn statistics_are_stale_while_the_fingerprint_fails() {
     let bench = Bench::new();
     let p = Fake::new("p", vec![group("p", "a", &["0"])]);
