@@ -29,7 +29,9 @@
 //! plugin "nvidia" {
 //!   file = "nvidia.wasm"
 //!   grants {
-//!     command "/usr/bin/nvidia-smi" { args = [["--query-gpu=*", "--format=csv"]] }
+//!     command "/usr/bin/nvidia-smi" { args = [["--query-gpu=*", "--format=csv,noheader,nounits"]] }
+//!     files "/proc/driver/nvidia" {}
+//!     files "/sys" {}
 //!   }
 //!   limits { call_wall = "2s" }
 //!   failure {

@@ -264,11 +264,15 @@ gc {
 }
 
 plugin "nvidia" {
-  file = "nvidia.wasm"
-  grants {
-    command "/usr/bin/nvidia-smi" { args = [["--query-gpu=*", "--format=csv"]] }
+  config {
+    program = "/opt/nvidia/bin/nvidia-smi"
   }
-  limits { call_wall = "2s" }
+  grants {
+    command "/opt/nvidia/bin/nvidia-smi" { args = [["--query-gpu=*", "--format=csv,noheader,nounits"]] }
+    files "/proc/driver/nvidia" {}
+    files "/sys" {}
+  }
+  limits { call_wall = "15s" }
 }
 ```
 
