@@ -15,7 +15,7 @@ use super::terminal::{Terminal, one_line};
 use ostler_agent::HeldReport;
 use ostler_model::device::{DeviceGroup, DeviceInstance, HealthState};
 use ostler_node::NodeView;
-use ostler_wire::HostStats;
+use ostler_wire::{HostStats, NodeStub};
 
 /// Path of the node in the API.
 const NODE: &str = "/v1/ostler/node";
@@ -32,6 +32,10 @@ pub(super) async fn status(args: &NodeStatusArgs, terminal: &Terminal) -> Result
     };
     output::show(args.json, &node, || status_text(&node, terminal), terminal)?;
     if let Some(client) = client.filter(|_| !args.json) {
+        let nodes: Vec<NodeStub> = client.get("/v1/nodes").await?;
+        if let Some(closed) = nodes.first().and_then(closed) {
+            output::print(&section("scheduling", closed, terminal), terminal)?;
+        }
         let held: HeldReport = client.get("/v1/ostler/runs").await?;
         output::print(&held_text(&held, terminal), terminal)?;
     }
@@ -95,6 +99,17 @@ fn status_text(node: &NodeView, terminal: &Terminal) -> String {
         section("meta", table(["NAME", "VALUE"], meta, terminal));
     }
     text
+}
+
+/// Why nothing new is placed, where that is so.
+fn closed(node: &NodeStub) -> Option<&'static str> {
+    if node.drain {
+        Some("being drained: nothing new is placed; `ostler node drain --disable` ends it\n")
+    } else if node.scheduling_eligibility == "ineligible" {
+        Some("not eligible: nothing new is placed; `ostler node eligibility --enable` changes that\n")
+    } else {
+        None
+    }
 }
 
 /// What the agent found wrong with its state at its start; empty as a rule.

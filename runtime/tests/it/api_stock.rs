@@ -6,7 +6,7 @@ use hyper::StatusCode;
 use hyper::body::Bytes;
 use serde_json::{Value, json};
 
-use crate::support::http::{Client, Served, Stream, job};
+use crate::support::http::{Client, Served, Stream, job, within};
 
 const SLEEPER: &str = "exec sleep 1000";
 
@@ -182,8 +182,7 @@ async fn what_only_servers_have_is_answered_as_by_one_that_is_alone() {
     }
     let put = async |path: &str, body: Value| client.put(path, Some(body)).await;
     for (path, text) in [
-        ("/v1/namespaces", "configuration"),
-        ("/v1/namespace", "configuration"),
+        ("/v1/namespace", "namespace"),
         ("/v1/agent/join?address=x", "no servers beside it"),
         ("/v1/job/web/dispatch", "servers of a cluster"),
         ("/v1/job/web/periodic/force", "servers of a cluster"),
@@ -207,10 +206,10 @@ async fn an_evaluation_is_given_to_who_asks_for_one_also_of_a_job_that_is_gone()
     let of = |answer: &Value| format!("/v1/evaluation/{}", answer["EvalID"].as_str().unwrap());
     let found = client.get(&of(&evaluated.json())).await.json();
     assert_eq!((&found["Status"], &found["JobID"]), (&json!("complete"), &json!("web")));
+    // Nothing has failed.
     let force = json!({ "EvalOptions": { "ForceReschedule": true } });
     let forced = client.put("/v1/job/web/evaluate", Some(force)).await;
-    assert_eq!(forced.status, StatusCode::BAD_REQUEST);
-    assert!(forced.text().contains("-force-reschedule"), "{}", forced.text());
+    assert_eq!(forced.status, StatusCode::OK, "{}", forced.text());
 
     let purged = client.send("DELETE", "/v1/job/web?purge=true", Bytes::new()).await.json();
     let found = client.get(&of(&purged)).await.json();
@@ -261,5 +260,125 @@ async fn numbers_have_nomads_names_and_prometheus_reads_them() {
     assert!(text.contains("\nnomad_client_allocations_running{"), "{text}");
     let wrong = client.get("/v1/metrics?format=xml").await;
     assert_eq!(wrong.status, StatusCode::BAD_REQUEST);
+    served.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_node_is_drained_and_takes_what_waits_when_it_is_eligible_again() {
+    let served = Served::start().await;
+    let client = &served.client;
+    let mut events = Events::of(client, "?topic=Node").await;
+    let alloc = served.run("web", SLEEPER).await;
+    let node = client.get("/v1/nodes").await.json()[0]["ID"].as_str().unwrap().to_owned();
+    let path = format!("/v1/node/{node}");
+    let put = async |what: &str, body: Value| {
+        let answer = client.put(&format!("{path}/{what}"), Some(body)).await;
+        assert_eq!(answer.status, StatusCode::OK, "{}", answer.text());
+        answer
+    };
+    let spec = json!({ "NodeID": node, "DrainSpec": { "Deadline": 60_000_000_000_u64 } });
+    let set = put("drain", spec).await;
+    let drained = client.alloc_when(&alloc, |alloc| alloc["ClientStatus"] == "complete").await;
+    assert_eq!(drained["DesiredTransition"]["Migrate"], true);
+    // As the stock command line waits for it.
+    let mut index = set.index();
+    let shown = loop {
+        let answer = client.get(&format!("{path}?index={}&wait=10s", index - 1)).await;
+        let shown = answer.json();
+        if shown["DrainStrategy"].is_null() {
+            break shown;
+        }
+        assert_eq!(shown["DrainStrategy"]["Deadline"], 60_000_000_000_u64);
+        index = answer.index() + 1;
+    };
+    assert_eq!(shown["SchedulingEligibility"], "ineligible");
+    let last = shown["Events"].as_array().unwrap().last().unwrap().clone();
+    assert_eq!(last["Message"], "Node drain complete");
+    let stub = client.get("/v1/nodes").await.json()[0].clone();
+    assert_eq!(
+        (&stub["Drain"], &stub["SchedulingEligibility"]),
+        (&json!(false), &json!("ineligible"))
+    );
+    let waits = client.get("/v1/job/web").await.json();
+    assert_eq!(waits["Status"], "pending");
+    let why = waits["StatusDescription"].as_str().unwrap();
+    assert!(why.contains("not eligible"), "{why}");
+    let metrics = client.get("/v1/metrics?format=prometheus").await.text();
+    assert!(metrics.contains("node_scheduling_eligibility=\"ineligible\""), "{metrics}");
+
+    put("eligibility", json!({ "Eligibility": "eligible" })).await;
+    let all = client.get("/v1/job/web/allocations").await.json();
+    let next = all.as_array().unwrap().iter().find(|one| one["ID"] != alloc.as_str());
+    let next = match next {
+        Some(next) => next["ID"].as_str().unwrap().to_owned(),
+        None => {
+            let index = client.get("/v1/job/web/allocations").await.index();
+            let path = format!("/v1/job/web/allocations?index={index}&wait=10s");
+            let all = client.get(&path).await.json();
+            let next = all.as_array().unwrap().iter().find(|one| one["ID"] != alloc.as_str());
+            next.expect("it is placed again")["ID"].as_str().unwrap().to_owned()
+        }
+    };
+    client.alloc_when(&next, |alloc| alloc["ClientStatus"] == "running").await;
+    let first = events.next(|_| true).await;
+    assert_eq!((&first["Type"], &first["Key"]), (&json!("NodeDrain"), &json!(node)));
+    assert_eq!(first["Payload"]["Node"]["ID"], node.as_str());
+    events.next(|event| event["Type"] == "NodeEligibility").await;
+    served.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn namespaces_are_made_described_and_removed_when_they_are_empty() {
+    let served = Served::start().await;
+    let client = &served.client;
+    let made = json!({ "Name": "dev", "Description": "for trials" });
+    let answer = client.put("/v1/namespace", Some(made)).await;
+    assert_eq!(answer.status, StatusCode::OK, "{}", answer.text());
+    let dev = client.get("/v1/namespace/dev").await.json();
+    assert_eq!((&dev["Description"], &dev["Configured"]), (&json!("for trials"), &json!(false)));
+    let mut web = job("web", SLEEPER);
+    web["Job"]["Namespace"] = json!("dev");
+    let taken = client.put("/v1/jobs", Some(web)).await;
+    assert_eq!(taken.status, StatusCode::OK, "{}", taken.text());
+    let delete = async |name: &str| {
+        client.send("DELETE", &format!("/v1/namespace/{name}"), Bytes::new()).await
+    };
+    let used = delete("dev").await;
+    assert_eq!(used.status, StatusCode::CONFLICT);
+    assert!(used.text().contains("1 job"), "{}", used.text());
+    assert_eq!(delete("default").await.status, StatusCode::BAD_REQUEST);
+    client.send("DELETE", "/v1/job/web?purge=true&namespace=dev", Bytes::new()).await;
+    let gone = delete("dev").await;
+    assert_eq!(gone.status, StatusCode::OK, "{}", gone.text());
+    assert_eq!(client.get("/v1/namespace/dev").await.status, StatusCode::NOT_FOUND);
+    served.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn long_answers_are_packed_for_who_takes_that_and_streams_never() {
+    let served = Served::start().await;
+    let socket = served.client.socket().to_owned();
+    let head = async |path: &str| {
+        let mut stream = tokio::net::UnixStream::connect(&socket).await.unwrap();
+        let request =
+            format!("GET {path} HTTP/1.1\r\nHost: ostler\r\nAccept-Encoding: gzip\r\n\r\n");
+        tokio::io::AsyncWriteExt::write_all(&mut stream, request.as_bytes()).await.unwrap();
+        let mut read = vec![0; 4096];
+        let mut text = String::new();
+        while !text.contains("\r\n\r\n") {
+            let count =
+                within(tokio::io::AsyncReadExt::read(&mut stream, &mut read)).await.unwrap();
+            assert!(count > 0, "{text}");
+            text.push_str(&String::from_utf8_lossy(&read[..count]));
+        }
+        text.to_ascii_lowercase()
+    };
+    let packed = head("/v1/nodes?resources=true").await;
+    assert!(packed.contains("content-encoding: gzip"), "{packed}");
+    for path in ["/v1/status/leader", "/v1/event/stream", "/v1/agent/monitor"] {
+        let plain = head(path).await;
+        assert!(!plain.contains("content-encoding"), "{path}: {plain}");
+        assert!(plain.contains("vary: accept-encoding"), "{path}: {plain}");
+    }
     served.stop().await;
 }

@@ -160,8 +160,24 @@ pub struct Namespace<'a> {
     pub name: Text<'a>,
     /// For people.
     pub description: Text<'a>,
+    /// It has none.
+    pub quota: Text<'a>,
     /// Index of the first change.
     pub create_index: u64,
     /// Index of the last change.
     pub modify_index: u64,
+    /// Ours: it is in the agent's configuration, which alone changes it.
+    pub configured: bool,
+}
+
+/// A namespace that is to be made or changed.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+pub struct NamespaceRequest {
+    /// Its name; that of the path unless given.
+    pub name: String,
+    /// What people say of it.
+    pub description: String,
+    /// Of Nomad Enterprise.
+    pub quota: String,
 }

@@ -180,8 +180,8 @@ impl Alloc<'_> {
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct DesiredTransition {
-    /// Never wanted.
-    pub migrate: Absent,
+    /// The node is being drained, and this one with it.
+    pub migrate: Option<bool>,
     /// Never wanted.
     pub reschedule: Absent,
     /// Never wanted.
@@ -307,12 +307,26 @@ pub struct AllocMetric {
     pub quota_exhausted: Absent,
     /// One node: nothing is scored.
     pub scores: Absent,
-    /// One node: nothing is scored.
-    pub score_meta_data: Absent,
+    /// The one node, of which nothing is scored; none where nothing was placed.
+    pub score_meta_data: Option<Vec<NodeScore>>,
     /// Nanoseconds.
     pub allocation_time: u64,
     /// Places of the group that are not filled beside the first.
     pub coalesced_failures: u32,
+}
+
+/// `NodeScoreMeta`.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+pub struct NodeScore {
+    /// The node.
+    #[serde(rename = "NodeID")]
+    pub node_id: String,
+    /// By what it was scored.
+    #[serde(deserialize_with = "or_empty")]
+    pub scores: BTreeMap<String, f64>,
+    /// All of them together.
+    pub norm_score: f64,
 }
 
 /// What an evaluation was made for.

@@ -24,9 +24,9 @@ pub struct NodeStub<'a> {
     pub node_class: Text<'a>,
     /// Version of the agent.
     pub version: Text<'a>,
-    /// It is never drained.
+    /// It is being drained.
     pub drain: bool,
-    /// `eligible`.
+    /// `eligible` or `ineligible`.
     pub scheduling_eligibility: Text<'a>,
     /// `initializing`, `ready` or `down`.
     pub status: Text<'a>,
@@ -114,11 +114,11 @@ pub struct Node<'a> {
     pub node_class: Text<'a>,
     /// It has none.
     pub computed_class: Text<'a>,
-    /// It is never drained.
+    /// It is being drained.
     pub drain: bool,
-    /// It is never drained.
-    pub drain_strategy: Absent,
-    /// `eligible`.
+    /// How; null while it is not.
+    pub drain_strategy: Option<DrainStrategy<'a>>,
+    /// `eligible` or `ineligible`.
     pub scheduling_eligibility: Text<'a>,
     /// `initializing`, `ready` or `down`.
     pub status: Text<'a>,
@@ -126,9 +126,9 @@ pub struct Node<'a> {
     pub status_description: Text<'a>,
     /// Not kept.
     pub status_updated_at: i64,
-    /// None are kept.
+    /// The last ones, oldest first.
     #[serde(deserialize_with = "or_empty")]
-    pub events: Vec<Absent>,
+    pub events: Vec<NodeEvent<'a>>,
     /// Its drivers.
     #[serde(deserialize_with = "or_empty")]
     pub drivers: BTreeMap<Text<'a>, DriverInfo<'a>>,
@@ -144,4 +144,84 @@ pub struct Node<'a> {
     pub create_index: u64,
     /// Index of the last change.
     pub modify_index: u64,
+}
+
+/// `DrainStrategy`.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+pub struct DrainStrategy<'a> {
+    /// Nanoseconds; 0: none, below 0: at once.
+    pub deadline: i64,
+    /// Allocations of system jobs run on.
+    pub ignore_system_jobs: bool,
+    /// When what is left is stopped at once.
+    pub force_deadline: Text<'a>,
+    /// When it began.
+    pub started_at: Text<'a>,
+}
+
+/// `NodeEvent`.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+pub struct NodeEvent<'a> {
+    /// What happened.
+    pub message: Text<'a>,
+    /// Of what part of the cluster it is.
+    pub subsystem: Text<'a>,
+    /// Never any.
+    pub details: Absent,
+    /// When.
+    pub timestamp: Text<'a>,
+    /// Index from which it is visible.
+    pub create_index: u64,
+}
+
+/// `NodeUpdateDrainRequest`.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+pub struct DrainRequest {
+    /// As the path has it.
+    #[serde(rename = "NodeID")]
+    pub node_id: String,
+    /// How it is to be drained; null: no further.
+    pub drain_spec: Option<DrainSpec>,
+    /// Without a drain: new allocations are taken.
+    pub mark_eligible: bool,
+}
+
+/// `DrainSpec`.
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+pub struct DrainSpec {
+    /// Nanoseconds; 0: none, below 0: at once.
+    pub deadline: i64,
+    /// Allocations of system jobs run on.
+    pub ignore_system_jobs: bool,
+}
+
+/// `NodeUpdateEligibilityRequest`.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+pub struct EligibilityRequest {
+    /// As the path has it.
+    #[serde(rename = "NodeID")]
+    pub node_id: String,
+    /// `eligible` or `ineligible`.
+    pub eligibility: String,
+}
+
+/// `NodeDrainUpdateResponse`, `NodeEligibilityUpdateResponse` and `NodeUpdateResponse`, as far as one node has
+/// them.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+pub struct NodeChanged {
+    /// Index of the change.
+    pub node_modify_index: u64,
+    /// Nothing is to be waited for.
+    #[serde(rename = "EvalIDs")]
+    pub eval_ids: Absent,
+    /// None.
+    pub eval_create_index: u64,
+    /// Index of the change.
+    pub index: u64,
 }

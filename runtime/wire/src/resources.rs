@@ -201,11 +201,44 @@ pub struct NodeResources<'a> {
     /// The one network of the node.
     #[serde(deserialize_with = "or_empty")]
     pub networks: Vec<NetworkResource<'a>>,
-    /// Interfaces are not fingerprinted.
-    pub node_networks: Absent,
+    /// The same, as newer clients want it.
+    pub node_networks: Option<Vec<NodeNetwork<'a>>>,
     /// Devices, by group.
     #[serde(deserialize_with = "or_empty")]
     pub devices: Vec<NodeDevices<'a>>,
+}
+
+/// `NodeNetworkResource`.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+pub struct NodeNetwork<'a> {
+    /// `host`.
+    pub mode: Text<'a>,
+    /// The interface.
+    pub device: Text<'a>,
+    /// Not fingerprinted.
+    pub mac_address: Text<'a>,
+    /// Mbit/s.
+    pub speed: u32,
+    /// Its addresses that tasks may have.
+    #[serde(deserialize_with = "or_empty")]
+    pub addresses: Vec<NodeAddress<'a>>,
+}
+
+/// `NodeNetworkAddress`.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+pub struct NodeAddress<'a> {
+    /// `ipv4` or `ipv6`.
+    pub family: Text<'a>,
+    /// Name of the host network.
+    pub alias: Text<'a>,
+    /// The address.
+    pub address: Text<'a>,
+    /// None are held back.
+    pub reserved_ports: Text<'a>,
+    /// Not fingerprinted.
+    pub gateway: Text<'a>,
 }
 
 /// `NodeDeviceResource`.

@@ -256,6 +256,8 @@ pub struct HostCpu<'a> {
     /// In nothing.
     pub idle: f64,
     /// In something.
+    pub total: f64,
+    /// The same, under the name that newer clients want.
     pub total_percent: f64,
     /// The same in MHz.
     pub total_ticks: f64,

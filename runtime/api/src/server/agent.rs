@@ -19,8 +19,6 @@ use super::reply;
 use super::router::{Api, Shared};
 use ostler_agent::Stage;
 use ostler_model::alloc::ClientStatus;
-use ostler_model::ids::Namespace as NamespaceName;
-use ostler_wire::Namespace;
 
 /// Name under which the one server, this agent, is known to Nomad's tools.
 pub(super) const SELF_ADDRESS: &str = "127.0.0.1:4647";
@@ -68,35 +66,6 @@ pub(super) fn counts(api: &Api) -> Value {
         "allocations_failed": of(ClientStatus::Failed),
         "index": api.agent.index(),
     })
-}
-
-fn described<'a>((name, description): (&'a NamespaceName, &'a String)) -> Namespace<'a> {
-    Namespace {
-        name: name.as_str().into(),
-        description: description.into(),
-        create_index: 1,
-        modify_index: 1,
-    }
-}
-
-/// `GET /v1/namespaces`
-pub(super) async fn namespaces(State(api): Shared, params: Params) -> Result<Response, Failure> {
-    let all = api.agent.namespaces().iter();
-    let all = all.filter(|(name, _)| name.as_str().starts_with(params.prefix()));
-    let all: Vec<_> = all.map(described).collect();
-    Ok(reply::read_at(api.began_at, reply::json(&params, &all)?))
-}
-
-/// `GET /v1/namespace/NAME`
-pub(super) async fn namespace(Asked { api, id: name, params }: Asked) -> Result<Response, Failure> {
-    let found = api.agent.namespaces().get_key_value(name.as_str());
-    let found = found.ok_or(Failure::NotThere("namespace"))?;
-    Ok(reply::read_at(api.began_at, reply::json(&params, &described(found))?))
-}
-
-/// What would make, change or remove a namespace.
-pub(super) async fn other_namespaces() -> Failure {
-    Failure::Namespaces
 }
 
 /// `PUT /v1/system/gc`

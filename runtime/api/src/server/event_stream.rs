@@ -28,13 +28,16 @@ use super::json::alloc::{Seen as SeenAlloc, full as full_alloc};
 use super::json::deployment::deployment as shown;
 use super::json::job::{Seen as SeenJob, full as full_job, waits_for};
 use super::logs::place;
+use super::nodes;
 use super::params::Params;
 use super::router::{Api, Shared};
 use ostler_agent::{ChangeOf, NotedChange};
+use ostler_model::access::Level;
 use ostler_model::alloc::DesiredStatus;
 use ostler_model::clock;
 use ostler_model::ids::{AllocId, JobId};
 use ostler_model::limits::{API_HEARTBEAT, API_TOPICS_MAX};
+use ostler_model::scheduling::NodeEventKind;
 
 /// Changes that are looked at in one go.
 const AT_ONCE: usize = 64;
@@ -46,6 +49,7 @@ enum Topic {
     Allocation,
     Evaluation,
     Deployment,
+    Node,
 }
 
 /// A topic, all of them unless one is named; and a key, all of them unless one is named.
@@ -65,8 +69,9 @@ impl Wanted {
             "Allocation" | "Alloc" => Some(Topic::Allocation),
             "Evaluation" | "Eval" => Some(Topic::Evaluation),
             "Deployment" => Some(Topic::Deployment),
+            "Node" => Some(Topic::Node),
             other => {
-                let known = "Job, Allocation, Evaluation, Deployment or *";
+                let known = "Job, Allocation, Evaluation, Deployment, Node or *";
                 return Err(Failure::bad_param("topic", other, known));
             }
         };
@@ -202,6 +207,10 @@ impl Stream {
         let events = match &change.of {
             ChangeOf::Job(id, stopped) => self.of_job(id, *stopped, change.index),
             ChangeOf::Alloc(id) => self.of_alloc(*id, change.index).into_iter().collect(),
+            // The node is in no namespace.
+            // Of no namespace.
+            ChangeOf::Node(_) if !self.params.access().allow_everywhere(Level::Read) => Vec::new(),
+            ChangeOf::Node(kind) => return vec![self.of_node(*kind, change.index)],
             ChangeOf::Deployment(job, id) => {
                 self.of_deployment(job, id, change.index).into_iter().collect()
             }
@@ -262,6 +271,25 @@ impl Stream {
         })
     }
 
+    fn of_node(&self, kind: NodeEventKind, index: u64) -> Event {
+        Event {
+            topic: Topic::Node,
+            kind: match kind {
+                NodeEventKind::Registered => "NodeRegistration",
+                NodeEventKind::Ineligible | NodeEventKind::Eligible => "NodeEligibility",
+                NodeEventKind::DrainSet
+                | NodeEventKind::DrainUpdated
+                | NodeEventKind::DrainDisabled
+                | NodeEventKind::DrainComplete => "NodeDrain",
+            },
+            key: self.api.agent.node().id.to_string(),
+            namespace: String::new(),
+            filter_keys: Vec::new(),
+            index,
+            payload: json!({ "Node": nodes::shown(&self.api) }),
+        }
+    }
+
     fn of_deployment(&self, job: &JobId, id: &str, index: u64) -> Option<Event> {
         let all = self.api.agent.deployments();
         let (of, one) = all.iter().find(|(_, one)| *one.id == *id)?;
@@ -314,8 +342,8 @@ mod tests {
         assert_eq!(chosen("topic=Job"), [true, false]);
         assert_eq!(chosen("topic=Job:db"), [false, false]);
         assert_eq!(chosen("topic=Job:db&topic=Allocation%3Aweb"), [false, true]);
-        let error = topics("topic=Node").unwrap_err().to_string();
-        assert!(error.contains("Node") && error.contains("Allocation"), "{error}");
+        let error = topics("topic=Weather").unwrap_err().to_string();
+        assert!(error.contains("Weather") && error.contains("Allocation"), "{error}");
     }
 
     #[test]

@@ -55,7 +55,8 @@ pub(super) async fn read(Asked { api, id, params }: Asked) -> Result<Response, F
         leaving: api.leaving.clone(),
         _place: place,
     };
-    let kind = if plain { "text/plain; charset=utf-8" } else { "application/json" };
+    // Frames, too, as Nomad: many JSON objects are no JSON text.
+    let kind = "text/plain; charset=utf-8";
     let body = Body::from_stream(stream::unfold(Some(grown), |grown| async {
         let mut grown = grown?;
         let (bytes, last) = grown.piece().await?;

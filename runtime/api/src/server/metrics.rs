@@ -2,8 +2,9 @@
 //! otherwise (`ostler…`); as JSON, or as Prometheus reads them (`?format=prometheus`).
 //!
 //! ```text
-//! node, allocations, what tasks use, what the machine uses, the store ─► Gauge ─┬─► JSON
-//!                                                                              └─► text, one line each
+//! node, allocations, what tasks use, what the machine uses, the store ─┐
+//! plugins, hooks, guests (metrics_own) ────────────────────────────────┴─► Gauge ─┬─► JSON
+//!                                                                                └─► text, one line each
 //! ```
 
 use std::collections::BTreeMap;
@@ -19,6 +20,7 @@ use super::client::core_mhz;
 use super::error::Failure;
 use super::host;
 use super::json::{agent::metrics, stats};
+use super::metrics_own;
 use super::nodes;
 use super::params::Params;
 use super::reply;
@@ -32,7 +34,7 @@ use ostler_wire::Gauge;
 /// Allocations whose use is asked for at the same time.
 const ASKED_AT_ONCE: usize = 16;
 
-type Labels = BTreeMap<String, String>;
+pub(super) type Labels = BTreeMap<String, String>;
 
 /// `GET /v1/metrics`
 pub(super) async fn read(State(api): Shared, params: Params) -> Result<Response, Failure> {
@@ -47,6 +49,7 @@ pub(super) async fn read(State(api): Shared, params: Params) -> Result<Response,
     let of_node = of_node(&api);
     answer.gauges.extend(of_allocations(&api, &views, &of_node));
     answer.gauges.extend(of_machine(&api, &of_node).await?);
+    answer.gauges.extend(metrics_own::of_agent(&api, &views));
     answer.gauges.extend(of_tasks(&api, views).await);
     if prometheus {
         let kind = (CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8");
@@ -55,29 +58,30 @@ pub(super) async fn read(State(api): Shared, params: Params) -> Result<Response,
     reply::json(&params, &answer)
 }
 
-fn gauge(name: &str, value: f64, labels: &Labels) -> Gauge<'static> {
+pub(super) fn gauge(name: &str, value: f64, labels: &Labels) -> Gauge<'static> {
     let labels = labels.iter().map(|(name, value)| (name.clone().into(), value.clone().into()));
     Gauge { name: name.to_owned().into(), value, labels: labels.collect() }
 }
 
 #[expect(clippy::cast_precision_loss, reason = "a measurement")]
-const fn number(whole: u64) -> f64 {
+pub(super) const fn number(whole: u64) -> f64 {
     whole as f64
 }
 
-fn labels<const COUNT: usize>(of: [(&str, String); COUNT]) -> Labels {
+pub(super) fn labels<const COUNT: usize>(of: [(&str, String); COUNT]) -> Labels {
     of.into_iter().map(|(name, value)| (name.to_owned(), value)).collect()
 }
 
 fn of_node(api: &Api) -> Labels {
     let node = api.agent.node();
+    let eligibility = if api.agent.scheduling().ineligible { "ineligible" } else { "eligible" };
     labels([
         ("node_id", node.id.to_string()),
         ("host", node.name.clone()),
         ("datacenter", node.datacenter.clone()),
         ("node_class", "none".to_owned()),
         ("node_status", nodes::word(api.agent.readiness().stage).to_owned()),
-        ("node_scheduling_eligibility", "eligible".to_owned()),
+        ("node_scheduling_eligibility", eligibility.to_owned()),
     ])
 }
 

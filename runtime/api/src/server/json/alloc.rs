@@ -7,15 +7,15 @@ use serde_json::Value;
 use super::task::task_states;
 use super::{given, job, moment, word};
 use crate::server::evaluations;
-use ostler_agent::AllocView;
+use ostler_agent::{AllocView, reason};
 use ostler_model::alloc::{AllocState, Allocation};
 use ostler_model::ids::AllocId;
 use ostler_model::saved::{DeploymentStatus, NetworkStatus};
 use ostler_model::time::Timestamp;
 use ostler_node::NodeView;
 use ostler_wire::{
-    Absent, Alloc, AllocHealth, AllocMetric, AllocNetworkStatus, RescheduleEvent,
-    RescheduleTracker, Text,
+    Absent, Alloc, AllocHealth, AllocMetric, AllocNetworkStatus, DesiredTransition, NodeScore,
+    RescheduleEvent, RescheduleTracker, Text,
 };
 
 /// An allocation as the shapes need it.
@@ -90,6 +90,10 @@ pub(crate) fn full(seen: Seen<'_>) -> Alloc<'_, Value> {
         metrics: Some(AllocMetric {
             nodes_evaluated: 1,
             nodes_available: BTreeMap::from([(datacenter, 1)]),
+            score_meta_data: Some(vec![NodeScore {
+                node_id: seen.node.id.to_string(),
+                ..NodeScore::default()
+            }]),
             ..AllocMetric::default()
         }),
         deployment_id: Some(allocation.deployment_id().unwrap_or_default().into()),
@@ -98,8 +102,8 @@ pub(crate) fn full(seen: Seen<'_>) -> Alloc<'_, Value> {
             .filter(|id| !id.is_empty())
             .map(|id| id.clone().into()),
         reschedule_tracker: tracker(&seen).map(Some),
-        network_status: Some(seen.state.network.as_deref().map(network)),
-        previous_allocation: Some(allocation.previous.map(|id| id.to_string().into())),
+        network_status: Some(Some(seen.state.network.as_deref().map(network).unwrap_or_default())),
+        previous_allocation: allocation.previous.map(|id| Some(id.to_string().into())),
         alloc_modify_index: Some(allocation.modify_index),
         ..common(seen.clone())
     }
@@ -140,6 +144,10 @@ fn common(seen: Seen<'_>) -> Alloc<'_, Value> {
         task_group: allocation.group.as_str().into(),
         desired_status: allocation.desired,
         desired_description: (&allocation.desired_description).into(),
+        desired_transition: DesiredTransition {
+            migrate: (allocation.desired_description == reason::MIGRATED).then_some(true),
+            ..DesiredTransition::default()
+        },
         client_status: state.client_status,
         client_description: (&state.client_description).into(),
         task_states: task_states(&state.tasks),

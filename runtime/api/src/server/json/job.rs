@@ -10,6 +10,7 @@ use ostler_agent::{GroupCounts, JobStatus, JobView, PlaceCounts};
 use ostler_jobspec::nomad_json;
 use ostler_model::alloc::Allocation;
 use ostler_model::ids::GroupName;
+use ostler_model::job::Job;
 use ostler_model::saved::JobRecord;
 use ostler_wire::{GroupSummary, JobFacts, JobStub, JobSummary, Places};
 
@@ -116,7 +117,26 @@ pub(crate) fn full(seen: Seen<'_>) -> Value {
 
 /// The job as an allocation knows it: as it was when placed.
 pub(super) fn of_alloc(alloc: &Allocation) -> Value {
-    with_facts(nomad_json(&alloc.job), json!({ "Version": alloc.job_version }))
+    with_facts(nomad_json(&alloc.job), of_no_record(alloc.job_version))
+}
+
+/// A job that was read and is registered nowhere.
+pub(crate) fn parsed(job: &Job) -> Value {
+    let mut facts = of_no_record(0);
+    if let Value::Object(members) = &mut facts {
+        for name in ["SubmitTime", "Migrate", "Reschedule"] {
+            members.insert(name.to_owned(), Value::Null);
+        }
+    }
+    with_facts(nomad_json(job), facts)
+}
+
+/// What only a registered job has, empty.
+fn of_no_record(version: u64) -> Value {
+    json!({
+        "Stop": false, "Status": "", "StatusDescription": "", "Stable": false, "Version": version,
+        "SubmitTime": 0, "CreateIndex": 0, "ModifyIndex": 0, "JobModifyIndex": 0, "NomadTokenID": "",
+    })
 }
 
 fn with_facts(job: Value, facts: Value) -> Value {

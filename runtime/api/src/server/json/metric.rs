@@ -70,6 +70,7 @@ fn dimension(problem: &Problem) -> Option<String> {
         | Problem::DriverNotReady { .. }
         | Problem::DriverStillLoading { .. }
         | Problem::HeldBack { .. }
+        | Problem::Closed { .. }
         | Problem::IdInUse { .. } => None,
     }
 }

@@ -3,12 +3,15 @@
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 
+use super::moment;
 use ostler_model::attribute::Attribute;
 use ostler_model::device::{DeviceGroup, HealthState};
+use ostler_model::scheduling::{DrainDeadline, NodeDrain, NodeScheduling};
 use ostler_node::{DriverView, NodeView};
 use ostler_wire::{
-    Cpu, Disk, DriverInfo, HostVolume, Memory, NEVER, NetworkResource, Node, NodeDevice,
-    NodeDeviceLocality, NodeDevices, NodeResources, NodeStub, ReservedResources, Resources, Text,
+    Cpu, Disk, DrainStrategy, DriverInfo, HostVolume, Memory, NEVER, NetworkResource, Node,
+    NodeAddress, NodeDevice, NodeDeviceLocality, NodeDevices, NodeEvent, NodeNetwork,
+    NodeResources, NodeStub, ReservedResources, Resources, Text,
 };
 
 /// Where the node is in its life, as Nomad says it.
@@ -22,6 +25,40 @@ pub(crate) struct NodeStatus<'a> {
     pub index: u64,
     /// Of the first one.
     pub created: u64,
+    /// Whether it takes what is new, and how it is emptied.
+    pub scheduling: &'a NodeScheduling,
+}
+
+impl NodeStatus<'_> {
+    const fn eligibility(self) -> &'static str {
+        if self.scheduling.ineligible { "ineligible" } else { "eligible" }
+    }
+}
+
+fn drain(drain: &NodeDrain) -> DrainStrategy<'static> {
+    let (deadline, force) = match drain.deadline {
+        DrainDeadline::AtOnce => (-1, None),
+        DrainDeadline::Never => (0, None),
+        DrainDeadline::After { length, at } => {
+            (i64::try_from(length.as_nanos()).unwrap_or(i64::MAX), Some(at))
+        }
+    };
+    DrainStrategy {
+        deadline,
+        ignore_system_jobs: drain.ignore_system,
+        force_deadline: force.map_or(NEVER.into(), moment),
+        started_at: moment(drain.started_at),
+    }
+}
+
+fn event(event: &ostler_model::scheduling::NodeEvent) -> NodeEvent<'static> {
+    NodeEvent {
+        message: event.kind.message().into(),
+        subsystem: event.kind.subsystem().into(),
+        timestamp: moment(event.at),
+        create_index: event.index,
+        ..NodeEvent::default()
+    }
 }
 
 /// `NodeListStub`; `resources`: with what it has.
@@ -36,7 +73,8 @@ pub(crate) fn stub<'a>(
         datacenter: (&node.datacenter).into(),
         name: (&node.name).into(),
         version: env!("CARGO_PKG_VERSION").into(),
-        scheduling_eligibility: "eligible".into(),
+        drain: status.scheduling.drain.is_some(),
+        scheduling_eligibility: status.eligibility().into(),
         status: status.status.into(),
         status_description: status.description.into(),
         drivers: drivers(node),
@@ -70,9 +108,12 @@ pub(crate) fn full<'a>(node: &'a NodeView, status: NodeStatus<'a>) -> Node<'a> {
         reserved: Resources { networks: Some(Vec::new()), ..Resources::default() },
         node_resources,
         meta: Cow::Borrowed(&node.meta),
-        scheduling_eligibility: "eligible".into(),
+        drain: status.scheduling.drain.is_some(),
+        scheduling_eligibility: status.eligibility().into(),
         status: status.status.into(),
         status_description: status.description.into(),
+        drain_strategy: status.scheduling.drain.as_ref().map(drain),
+        events: status.scheduling.events.iter().map(event).collect(),
         drivers: drivers(node),
         host_volumes: host_volumes(node),
         create_index: status.created,
@@ -129,6 +170,21 @@ fn devices(group: &DeviceGroup) -> NodeDevices<'_> {
     }
 }
 
+fn node_network<'a>(node: &NodeView, network: &NetworkResource<'a>) -> NodeNetwork<'a> {
+    NodeNetwork {
+        mode: "host".into(),
+        device: network.device.clone(),
+        speed: network.mbits,
+        addresses: vec![NodeAddress {
+            family: if node.host_ip.is_ipv4() { "ipv4" } else { "ipv6" }.into(),
+            alias: "default".into(),
+            address: network.ip.clone(),
+            ..NodeAddress::default()
+        }],
+        ..NodeNetwork::default()
+    }
+}
+
 fn given(node: &NodeView) -> NodeResources<'_> {
     let prefix = if node.host_ip.is_ipv4() { 32 } else { 128 };
     let network = NetworkResource {
@@ -151,6 +207,7 @@ fn given(node: &NodeView) -> NodeResources<'_> {
         },
         memory: Memory { mib: node.resources.memory_mb },
         disk: Disk { mib: free / ostler_model::limits::MIB },
+        node_networks: Some(vec![node_network(node, &network)]),
         networks: vec![network],
         devices: node.devices.iter().map(devices).collect(),
         ..NodeResources::default()

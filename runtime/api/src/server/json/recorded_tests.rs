@@ -27,6 +27,7 @@ use ostler_model::job::{JobKind, NetworkSpec, PortSpec};
 use ostler_model::resources::{AllocatedDevice, AllocatedPort};
 use ostler_model::rng::Rng;
 use ostler_model::saved::{DeploymentStatus, JobOrigin, JobRecord};
+use ostler_model::scheduling::{NodeEvent, NodeEventKind, NodeScheduling};
 use ostler_model::task::{ExitResult, TaskState, TaskStatus};
 use ostler_model::time::Timestamp;
 use ostler_node::{DriverView, NodeView};
@@ -35,13 +36,10 @@ use ostler_wire::{AllocUsage, Done, JobDiff, Stopped, TaskUsage, Validated};
 
 /// Keys we do not write as Nomad does, by the end of their path, and why.
 const OTHERWISE: &[(&str, &str)] = &[
-    ("Metrics.ScoreMetaData", "one node: nothing was scored"),
-    ("NodeNetworks", "one address, that of the node; interfaces are not fingerprinted"),
     ("Diff.Fields", "what differs is told as lines, in Changes"),
     ("Diff.Objects", "as Fields"),
     ("Diff.TaskGroups", "as Fields"),
     ("HostVolumes", "there are none"),
-    ("Events[].CreateIndex", "the node keeps no events"),
 ];
 
 fn recorded(name: &str) -> Value {
@@ -323,8 +321,11 @@ fn jobs_have_nomads_shapes_and_every_field_is_told() {
 
 #[test]
 fn the_node_has_nomads_shapes() {
+    let at = Timestamp::from_nanos(3);
+    let mut scheduling = NodeScheduling::default();
+    scheduling.note(NodeEvent { at, index: 3, kind: NodeEventKind::Registered });
     let view = node();
-    let status = NodeStatus { status: "ready", description: "", index: 9, created: 7 };
+    let status = NodeStatus { status: "ready", description: "", index: 9, created: 7, scheduling: &scheduling };
     for resources in [false, true] {
         compare("node stub list", &json!([value(node::stub(&view, status, resources))]));
     }

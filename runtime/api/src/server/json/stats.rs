@@ -88,6 +88,7 @@ pub(crate) fn host<'a>(
         user: share.user,
         system: share.system,
         idle: share.idle,
+        total: share.busy,
         total_percent: share.busy,
         total_ticks: ticks(share),
     });
@@ -160,9 +161,9 @@ mod tests {
             "Memory": {"Total": 10, "Available": 4, "Used": 6, "Free": 1},
             "CPU": [
                 {"CPU": "cpu0", "User": 30.0, "System": 20.0, "Idle": 50.0,
-                 "TotalPercent": 50.0, "TotalTicks": 1000.0},
+                 "Total": 50.0, "TotalPercent": 50.0, "TotalTicks": 1000.0},
                 {"CPU": "cpu1", "User": 0.0, "System": 0.0, "Idle": 100.0,
-                 "TotalPercent": 0.0, "TotalTicks": 0.0},
+                 "Total": 0.0, "TotalPercent": 0.0, "TotalTicks": 0.0},
             ],
             "DiskStats": [{"Device": "/dev/a", "Mountpoint": "", "Size": 8, "Used": 0,
                 "Available": 0, "UsedPercent": 0.0, "InodesUsedPercent": 0.0}],

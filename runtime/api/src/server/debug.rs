@@ -1,0 +1,67 @@
+//! What a bundle of everything asks of an agent: its machine, and profiles, which this one does not have.
+
+use std::collections::BTreeMap;
+use std::io::Read as _;
+use std::sync::Arc;
+
+use axum::Router;
+use axum::extract::State;
+use axum::response::Response;
+use axum::routing::{any, get};
+use serde_json::json;
+
+use super::error::Failure;
+use super::host;
+use super::params::Params;
+use super::reply;
+use super::router::{Api, Shared};
+use ostler_model::clock;
+use ostler_model::limits::{HOST_FILE_BYTES_MAX, MIB};
+
+/// Every path of it.
+pub(super) fn routes() -> Router<Arc<Api>> {
+    Router::new()
+        .route("/v1/agent/host", get(machine))
+        .route("/v1/agent/pprof/{*what}", any(|| async { Failure::NoProfiles }))
+}
+
+/// `GET /v1/agent/host`: the machine. Its environment is not told: secrets may be in it.
+async fn machine(State(api): Shared, params: Params) -> Result<Response, Failure> {
+    let (used, _, _) = host::look(&api).await?;
+    let files = clock::blocking(|| ["/etc/resolv.conf", "/etc/hosts"].map(beginning)).await;
+    let [resolver, hosts] = files.map_err(|error| Failure::Internal(error.to_string()))?;
+    let node = api.agent.node();
+    let text = |name: &str| node.attributes.get(name).map(ToString::to_string).unwrap_or_default();
+    let system = ["os.name", "os.version", "kernel.name", "kernel.version", "cpu.arch"].map(text);
+    let disks: BTreeMap<String, _> = used
+        .disks
+        .into_iter()
+        .map(|disk| {
+            let size = json!({ "DiskMB": disk.size / MIB, "UsedMB": disk.used / MIB });
+            (disk.mountpoint.display().to_string(), size)
+        })
+        .collect();
+    let interface = json!({
+        "name": text("unique.network.interface"),
+        "address": node.host_ip.to_string(),
+    });
+    let data = json!({
+        "OS": system.join(" ").trim(),
+        "Network": [interface],
+        "ResolvConf": resolver,
+        "Hosts": hosts,
+        "Environment": {},
+        "Disk": disks,
+    });
+    reply::json(&params, &json!({ "AgentID": node.id.to_string(), "HostData": data }))
+}
+
+/// The beginning of a file; empty where it cannot be read.
+fn beginning(path: &str) -> String {
+    let mut bytes = Vec::new();
+    if let Ok(file) = std::fs::File::open(path) {
+        // What was read before an error is kept.
+        let _error = file.take(HOST_FILE_BYTES_MAX).read_to_end(&mut bytes);
+    }
+    String::from_utf8_lossy(&bytes).into_owned()
+}

@@ -1,0 +1,92 @@
+//! `ostler node drain` and `node eligibility`.
+
+use std::time::Duration;
+
+use clap::Args;
+
+use super::client::{AnswerArgs, examples};
+
+/// `ostler node drain`.
+#[derive(Debug, Args)]
+#[command(
+    long_about = "Empty this node, or end that. A node that is drained takes nothing new; of each group \
+        of a service so many allocations are stopped at a time as its migrate block says, batch \
+        jobs may end by themselves, and system jobs are stopped last. At the deadline the rest \
+        is stopped at once. The jobs wait, and run here again when the node is eligible.\n\n\
+        The command shows what ends until all has. Both what it began and whether the node takes \
+        new allocations outlast the agent.",
+    after_long_help = examples!("\
+Examples:
+  ostler node drain --enable                     empty it, within an hour
+  ostler node drain --enable --deadline 10m      the rest is stopped after ten minutes
+  ostler node drain --enable --force             everything at once
+  ostler node drain --enable --no-deadline       however long batch jobs take
+  ostler node drain --monitor                    look at a drain that was begun before
+  ostler node drain --disable                    end it, and take what is new
+")
+)]
+pub(crate) struct DrainArgs {
+    /// Empty the node
+    #[arg(long, group = "what")]
+    pub enable: bool,
+
+    /// Empty it no further, and take what is new again
+    #[arg(long, group = "what")]
+    pub disable: bool,
+
+    /// Show what still ends of a drain that was begun before
+    #[arg(long, group = "what")]
+    pub monitor: bool,
+
+    /// Stop what is left after this time
+    #[arg(long, value_name = "TIME", default_value = "1h", value_parser = super::agent::duration,
+        conflicts_with_all = ["force", "no_deadline", "disable", "monitor"])]
+    pub deadline: Duration,
+
+    /// Stop everything at once
+    #[arg(long, conflicts_with_all = ["no_deadline", "disable", "monitor"])]
+    pub force: bool,
+
+    /// Wait for batch jobs however long they take
+    #[arg(long, conflicts_with_all = ["disable", "monitor"])]
+    pub no_deadline: bool,
+
+    /// Let system jobs run on
+    #[arg(long, conflicts_with_all = ["disable", "monitor"])]
+    pub ignore_system: bool,
+
+    /// With --disable: take nothing new yet
+    #[arg(long, conflicts_with_all = ["enable", "monitor"])]
+    pub keep_ineligible: bool,
+
+    /// Return as soon as the drain is begun
+    #[arg(long, conflicts_with_all = ["disable", "monitor"])]
+    pub detach: bool,
+
+    #[command(flatten)]
+    pub answer: AnswerArgs,
+}
+
+/// `ostler node eligibility`.
+#[derive(Debug, Args)]
+#[command(
+    long_about = "Say whether new allocations are placed on this node. What runs goes on either way; jobs \
+        that need a place wait, and `ostler job status` says why. It outlasts the agent.",
+    after_long_help = examples!("\
+Examples:
+  ostler node eligibility --disable
+  ostler node eligibility --enable
+")
+)]
+pub(crate) struct EligibilityArgs {
+    /// Take what is new
+    #[arg(long, group = "whether", required_unless_present = "disable")]
+    pub enable: bool,
+
+    /// Take nothing new
+    #[arg(long, group = "whether")]
+    pub disable: bool,
+
+    #[command(flatten)]
+    pub answer: AnswerArgs,
+}

@@ -1,0 +1,211 @@
+//! `ostler node drain` and `node eligibility`.
+//!
+//! ```text
+//!   enable ─► PUT drain ─► follow: allocations of the node ─ all are over ─► done
+//!   monitor ──────────────────┘          ▲ a line for each that ends
+//! ```
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use super::args::node::{DrainArgs, EligibilityArgs};
+use super::connect::{self, Stop, until_interrupted};
+use super::exit::Exit;
+use super::output::{self, say};
+use super::terminal::{Terminal, one_line};
+use ostler_api::client::ApiClient;
+use ostler_model::alloc::{ClientStatus, DesiredStatus};
+use ostler_model::ids::AllocId;
+use ostler_model::words::counted;
+use ostler_wire::{Alloc, DrainRequest, DrainSpec, EligibilityRequest, Node, NodeStub};
+
+/// Take what is new, or nothing.
+pub(super) async fn eligibility(args: &EligibilityArgs, terminal: &Terminal) -> Result<Exit, Stop> {
+    let client = connect::connect(&args.answer.agent)?;
+    let id = own_id(&client).await?;
+    let eligibility = if args.enable { "eligible" } else { "ineligible" };
+    let request = EligibilityRequest { node_id: id.clone(), eligibility: eligibility.to_owned() };
+    let answer: Value = client.put(&format!("/v1/node/{id}/eligibility"), &request).await?;
+    if args.answer.json {
+        output::print_json(&answer, terminal)?;
+    } else {
+        say(&format!("node {} is {eligibility}", short(&id)));
+    }
+    Ok(Exit::Success)
+}
+
+/// Empty the node, or end that.
+pub(super) async fn drain(args: &DrainArgs, terminal: &Terminal) -> Result<Exit, Stop> {
+    if !(args.enable || args.disable || args.monitor) {
+        let message = "say what to do: --enable, --disable or --monitor";
+        return Err(Stop::Wrong(message.to_owned()));
+    }
+    let client = connect::connect(&args.answer.agent)?;
+    let id = own_id(&client).await?;
+    if !args.monitor {
+        let request = DrainRequest {
+            node_id: id.clone(),
+            drain_spec: args.enable.then(|| spec(args)),
+            mark_eligible: args.disable && !args.keep_ineligible,
+        };
+        let answer: Value = client.put(&format!("/v1/node/{id}/drain"), &request).await?;
+        let json = args.answer.json;
+        match (args.disable, args.keep_ineligible) {
+            _ if json && (args.disable || args.detach) => output::print_json(&answer, terminal)?,
+            (true, true) => say(&format!("node {} is not drained any more", short(&id))),
+            (true, false) => {
+                say(&format!("node {} is not drained any more, and is eligible", short(&id)));
+            }
+            _ if json => {}
+            _ => say(&format!("node {} is being drained", short(&id))),
+        }
+        if args.disable || args.detach {
+            return Ok(Exit::Success);
+        }
+    }
+    let hint = "the drain goes on; `ostler node drain --disable` ends it";
+    until_interrupted(hint, follow(&client, &id, args.answer.json, terminal)).await?;
+    Ok(Exit::Success)
+}
+
+fn spec(args: &DrainArgs) -> DrainSpec {
+    let deadline = match (args.force, args.no_deadline) {
+        (true, _) => -1,
+        (_, true) => 0,
+        // Zero would mean none.
+        _ if args.deadline == Duration::ZERO => -1,
+        _ => i64::try_from(args.deadline.as_nanos()).unwrap_or(i64::MAX),
+    };
+    DrainSpec { deadline, ignore_system_jobs: args.ignore_system }
+}
+
+async fn own_id(client: &ApiClient) -> Result<String, Stop> {
+    let nodes: Vec<NodeStub> = client.get("/v1/nodes").await?;
+    let own = nodes.into_iter().next();
+    own.map(|node| node.id.into_owned())
+        .ok_or_else(|| Stop::Cannot("the agent tells of no node".to_owned()))
+}
+
+fn short(id: &str) -> String {
+    one_line(&id.chars().take(8).collect::<String>())
+}
+
+/// Tell what ends until the node is not drained any more.
+async fn follow(client: &ApiClient, id: &str, json: bool, terminal: &Terminal) -> Result<(), Stop> {
+    let mut seen = Seen::default();
+    let node_path = format!("/v1/node/{id}");
+    let path = format!("/v1/node/{id}/allocations");
+    client
+        .watch(&path, async |allocs: Vec<Alloc>| -> Result<Option<()>, Stop> {
+            let node: Node = client.get(&node_path).await?;
+            for news in seen.look(&allocs) {
+                match json {
+                    true => output::print(&format!("{}\n", news.json()), terminal)?,
+                    false => say(&news.text()),
+                }
+            }
+            Ok((!node.drain).then_some(()))
+        })
+        .await?;
+    if !json {
+        let left = seen.left();
+        let text = match left {
+            0 => "the drain is complete: nothing runs".to_owned(),
+            left => {
+                format!("the node is not drained any more: {} left", counted(left, "allocation"))
+            }
+        };
+        say(&text);
+    }
+    Ok(())
+}
+
+/// What was seen of the allocations of the node.
+#[derive(Default)]
+struct Seen(BTreeMap<AllocId, (DesiredStatus, ClientStatus)>);
+
+/// Something new of one.
+#[derive(Debug, PartialEq, Eq)]
+struct News {
+    alloc: AllocId,
+    name: String,
+    what: &'static str,
+    status: ClientStatus,
+}
+
+impl News {
+    fn text(&self) -> String {
+        let status = match self.what {
+            "ended" => format!(" ({})", self.status),
+            _ => String::new(),
+        };
+        format!("{} {} {}{status}", self.alloc.short(), one_line(&self.name), self.what)
+    }
+
+    fn json(&self) -> Value {
+        json!({
+            "alloc": self.alloc, "name": self.name, "what": self.what, "status": self.status,
+        })
+    }
+}
+
+impl Seen {
+    /// What is new since the last look. Of the first look: what stops already.
+    fn look(&mut self, allocs: &[Alloc]) -> Vec<News> {
+        let mut found = Vec::new();
+        for alloc in allocs {
+            let now = (alloc.desired_status, alloc.client_status);
+            let before = self.0.insert(alloc.id, now);
+            let live = |seen: &(DesiredStatus, ClientStatus)| !seen.1.terminal();
+            let news = |what| News {
+                alloc: alloc.id,
+                name: alloc.name.to_string(),
+                what,
+                status: alloc.client_status,
+            };
+            let stops = now.0 == DesiredStatus::Stop && live(&now);
+            let stopped = before.is_some_and(|before| before.0 == DesiredStatus::Stop);
+            if stops && !stopped {
+                found.push(news("stops"));
+            } else if before.as_ref().is_some_and(live) && !live(&now) {
+                found.push(news("ended"));
+            }
+        }
+        found
+    }
+
+    fn left(&self) -> usize {
+        self.0.values().filter(|(_, status)| !status.terminal()).count()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "tests")]
+
+    use super::*;
+
+    fn alloc(desired: &str, status: &str) -> Alloc<'static> {
+        serde_json::from_value(json!({
+            "ID": "0f01c0de-0000-4000-8000-000000000000", "Name": "web.g[0]",
+            "DesiredStatus": desired, "ClientStatus": status,
+        }))
+        .unwrap()
+    }
+
+    #[test]
+    fn each_allocation_that_stops_and_ends_is_told_once() {
+        let mut seen = Seen::default();
+        let mut texts = |one: Alloc<'static>| -> Vec<String> {
+            seen.look(&[one]).iter().map(News::text).collect()
+        };
+        assert_eq!(texts(alloc("run", "running")), [""; 0]);
+        assert_eq!(texts(alloc("stop", "running")), ["0f01c0de web.g[0] stops"]);
+        assert_eq!(texts(alloc("stop", "running")), [""; 0]);
+        assert_eq!(texts(alloc("stop", "complete")), ["0f01c0de web.g[0] ended (complete)"]);
+        assert_eq!(texts(alloc("stop", "complete")), [""; 0]);
+        assert_eq!(seen.left(), 0);
+    }
+}
