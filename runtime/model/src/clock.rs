@@ -110,6 +110,14 @@ impl Stopwatch {
     }
 }
 
+/// Microseconds of the kernel's monotonic clock, as a service manager compares them.
+#[must_use]
+pub fn monotonic_micros() -> u64 {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+    let [seconds, nanos] = [time.tv_sec, time.tv_nsec].map(|part| u64::try_from(part).unwrap_or(0));
+    seconds.saturating_mul(1_000_000).saturating_add(nanos / 1_000)
+}
+
 /// Wait for `duration`.
 #[expect(clippy::disallowed_methods, reason = "the one door to timers")]
 pub async fn sleep(duration: Duration) {

@@ -1,0 +1,131 @@
+//! The configuration that an agent has: the file, and what the command line says in its place.
+
+use super::args::agent::{AgentCommandArgs, LogFormat};
+use super::input;
+use super::logging;
+use super::start::{StartError, absolute};
+use ostler_agent::RAW_EXEC;
+use ostler_model::config::{AgentConfig, ClusterConfig};
+use ostler_model::log_config::{LogConfig, LogLevel};
+
+/// What an agent is started with, and read by again.
+pub(super) struct Given<'a> {
+    /// Its arguments.
+    pub args: &'a AgentCommandArgs,
+    /// How often `-v` was given.
+    pub verbose: u8,
+}
+
+impl Given<'_> {
+    /// Read the file and put what the command line says in its place.
+    ///
+    /// # Errors
+    /// What is wrong with either.
+    pub(super) fn config(&self) -> Result<AgentConfig, StartError> {
+        let args = self.args;
+        let mut config = input::config(args.config.as_deref()).map_err(StartError::Input)?;
+        if let Some(dir) = &args.plugin_dir {
+            config.plugin_dir = Some(absolute(dir.clone())?);
+        }
+        if let Some(dir) = &args.jobs_dir {
+            config.jobs_dir = Some(absolute(dir.clone())?);
+        }
+        let cluster = args.to.over(config.cluster.clone());
+        config.cluster = match &args.node_class {
+            None => cluster,
+            class => ClusterConfig { node_class: class.clone(), ..cluster },
+        };
+        if let Some(at) = args.http {
+            config.cluster.http.address = Some(at.ip());
+            config.cluster.http.port = Some(at.port());
+        }
+        if args.dev {
+            for_development(&mut config)?;
+        }
+        Ok(config)
+    }
+
+    /// What is logged, of this configuration.
+    pub(super) fn log(&self, config: &LogConfig) -> LogConfig {
+        let of_verbose = match self.verbose {
+            0 => None,
+            1 => Some(LogLevel::Debug),
+            _ => Some(LogLevel::Trace),
+        };
+        let level = self.args.log_level.or(of_verbose).or(config.level);
+        let json = self.args.log_format.map(|form| form == LogFormat::Json).or(config.json);
+        LogConfig { level: level.or(Some(LogLevel::Info)), json, file: config.file.clone() }
+    }
+
+    /// What comes before the configuration's `log_level`; none where that holds.
+    pub(super) fn level_from(&self) -> Option<&'static str> {
+        let verbose = (self.verbose > 0).then_some("-v");
+        let flag = self.args.log_level.map(|_| "--log-level");
+        logging::level_variable().or(flag).or(verbose)
+    }
+
+    /// The same of `log_json`.
+    pub(super) fn form_from(&self) -> Option<&'static str> {
+        self.args.log_format.map(|_| "--log-format")
+    }
+}
+
+/// `--dev`: nothing is kept, and tasks may be programs of the node.
+fn for_development(config: &mut AgentConfig) -> Result<(), StartError> {
+    if let Some(dir) = &config.data_dir {
+        return Err(StartError::Agent(format!(
+            "an agent with --dev keeps everything in memory, and the configuration names the data directory {}; \
+             leave one of them out",
+            dir.display()
+        )));
+    }
+    let raw_exec = config.plugins.entry(RAW_EXEC.to_owned()).or_default();
+    raw_exec.enabled.get_or_insert(true);
+    Ok(())
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "tests")]
+mod tests {
+    use clap::Parser as _;
+
+    use super::*;
+    use crate::args::{Cli, Command};
+
+    fn with<T>(args: &[&str], look: impl FnOnce(Given<'_>) -> T) -> T {
+        let cli = Cli::try_parse_from([&["ostler"], args].concat()).unwrap();
+        let Command::Agent(args) = cli.command else { panic!("another command") };
+        look(Given { args: &args, verbose: cli.verbose })
+    }
+
+    #[test]
+    fn the_command_line_comes_before_the_configuration_of_the_log() {
+        let config =
+            LogConfig { level: Some(LogLevel::Warn), json: Some(true), ..LogConfig::default() };
+        let log = |args: &[&str]| {
+            let log = with(args, |given| given.log(&config));
+            (log.level.unwrap(), log.json.unwrap())
+        };
+        assert_eq!(log(&["agent"]), (LogLevel::Warn, true));
+        assert_eq!(log(&["-v", "agent"]), (LogLevel::Debug, true));
+        let flags = ["-v", "agent", "--log-level", "ERROR", "--log-format", "text"];
+        assert_eq!(log(&flags), (LogLevel::Error, false));
+        let unsaid = with(&["agent"], |given| given.log(&LogConfig::default()));
+        assert_eq!(unsaid.level, Some(LogLevel::Info));
+    }
+
+    #[test]
+    fn an_agent_for_development_runs_programs_of_the_node_and_keeps_nothing() {
+        let config = with(&["agent", "--dev"], |given| given.config()).unwrap_or_else(|_| panic!());
+        assert_eq!(config.plugins[RAW_EXEC].enabled, Some(true));
+        let mut kept = AgentConfig { data_dir: Some("/kept".into()), ..AgentConfig::default() };
+        let Err(StartError::Agent(said)) = for_development(&mut kept) else { panic!("taken") };
+        assert!(said.contains("/kept") && said.contains("--dev"), "{said}");
+        let mut off = AgentConfig::default();
+        off.plugins.entry(RAW_EXEC.to_owned()).or_default().enabled = Some(false);
+        for_development(&mut off).unwrap_or_else(|_| panic!());
+        assert_eq!(off.plugins[RAW_EXEC].enabled, Some(false), "the configuration says no");
+        let wrong = Cli::try_parse_from(["ostler", "agent", "--dev", "--data-dir", "/x"]);
+        assert!(wrong.is_err());
+    }
+}
