@@ -47,6 +47,7 @@
 
 use std::path::{Path, PathBuf};
 
+use ostler_model::access::SecretSource;
 use ostler_model::config::AgentConfig;
 
 use crate::Diagnostics;
@@ -68,11 +69,20 @@ fn resolve_paths(config: &mut AgentConfig, base: &Path) {
     config.data_dir.iter_mut().for_each(resolve);
     config.plugin_dir.iter_mut().for_each(resolve);
     config.jobs_dir.iter_mut().for_each(resolve);
+    if let Some(file) = &mut config.log.file {
+        // A '/' at the end stays.
+        file.path = base.join(&file.path);
+    }
     if let Some(tls) = &mut config.cluster.tls {
-        resolve(&mut tls.ca_file);
+        tls.ca_file.iter_mut().for_each(resolve);
         if let Some((certificate, key)) = &mut tls.own {
             resolve(certificate);
             resolve(key);
+        }
+    }
+    for token in config.acl.tokens.values_mut() {
+        if let SecretSource::File(file) = &mut token.secret {
+            resolve(file);
         }
     }
     config.trust.file.iter_mut().for_each(resolve);

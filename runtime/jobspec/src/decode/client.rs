@@ -64,21 +64,19 @@ keys! {
     struct TlsKeys: "tls" {
         /// Servers are spoken to with TLS.
         rpc: Given<bool>, "`true`";
-        /// The authorities (PEM) that vouch for servers.
-        ca_file: Given<PathBuf> => (
-            "tls needs a ca_file: the authorities that vouch for servers",
-            "tls needs a ca_file: the authorities that vouch for servers"
-        );
-        /// This node's certificate (PEM), for servers that ask for one.
+        /// The authorities (PEM) that vouch for servers and for clients of the API. A node of a cluster needs
+        /// it.
+        ca_file: Given<PathBuf>, "none";
+        /// This node's certificate (PEM): for clients of the API, and for servers that ask for one.
         cert_file: Given<PathBuf>, "none";
         /// The key of the certificate (PEM).
         key_file: Given<PathBuf>, "none";
         /// Must a server's certificate name `server.REGION.nomad`? Nomad's default is `false`.
         verify_server_hostname: Given<bool>, "`true`";
-        /// Other nodes are answered with TLS.
+        /// The API over TCP, and other nodes, are answered with TLS.
         http: Given<bool>, "`true`";
-        /// Must they have a certificate of the authorities? Nomad's default is `false`.
-        verify_https_client: Given<bool>, "`true`";
+        /// Must clients of the API have a certificate of the authorities? Other nodes of a cluster must.
+        verify_https_client: Given<bool>, "`false`; `true` in a cluster";
     }
     not_yet {
         "rpc_upgrade_mode"; "tls_cipher_suites"; "tls_min_version";
@@ -151,18 +149,6 @@ pub(super) fn tls(keys: TlsKeys, cx: &mut Context<'_>) -> Option<TlsConfig> {
             "rpc = false: leave the tls block out to speak to servers without it",
         );
     }
-    if keys.http.value == Some(false) {
-        cx.error(
-            keys.http.at,
-            "http = false: with a tls block other nodes are answered with TLS or, by ports { http = 0 }, not \
-             at all",
-        );
-    }
-    if keys.verify_https_client.value == Some(false) {
-        let why =
-            "verify_https_client = false: other nodes must have a certificate of the authorities";
-        cx.error(keys.verify_https_client.at, why);
-    }
     let at = keys.at;
     let own = match (keys.cert_file.value, keys.key_file.value) {
         (Some(certificate), Some(key)) => Some((certificate, key)),
@@ -172,6 +158,16 @@ pub(super) fn tls(keys: TlsKeys, cx: &mut Context<'_>) -> Option<TlsConfig> {
             None
         }
     };
-    let verify_server_hostname = keys.verify_server_hostname.value.unwrap_or(true);
-    Some(TlsConfig { ca_file: keys.ca_file.value?, own, verify_server_hostname })
+    let verify_https_client = keys.verify_https_client.value;
+    if verify_https_client == Some(true) && keys.ca_file.value.is_none() {
+        let at = keys.verify_https_client.at;
+        cx.error(at, "verify_https_client needs a ca_file: the authorities that vouch for clients");
+    }
+    Some(TlsConfig {
+        ca_file: keys.ca_file.value,
+        own,
+        verify_server_hostname: keys.verify_server_hostname.value.unwrap_or(true),
+        http: keys.http.value.unwrap_or(true),
+        verify_https_client,
+    })
 }

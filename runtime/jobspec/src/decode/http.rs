@@ -1,12 +1,13 @@
-//! Where a node of a cluster answers other nodes: `bind_addr` and the blocks `ports`, `addresses`,
-//! `advertise`.
+//! Where the API is over TCP, or a node of a cluster answers other nodes: `bind_addr`, `http_hosts` and the
+//! blocks `ports`, `addresses`, `advertise`.
 
 use std::net::IpAddr;
 
 use crate::diagnostic::shown;
 use crate::keys::Bounds::Whole;
-use crate::keys::{Context, Given, hint, keys};
+use crate::keys::{Context, Given, Texts, hint, keys};
 use ostler_model::config::HttpConfig;
+use ostler_model::limits::{HTTP_HOSTS_MAX, NAME_BYTES_MAX};
 use ostler_model::server_address::ServerAddress;
 
 /// What the keys of servers would say.
@@ -14,8 +15,9 @@ const OF_SERVERS: &str = "an agent is no server: other nodes reach it at http al
 
 keys! {
     struct PortsKeys: "ports" {
-        /// Port at which other nodes of the cluster fetch the disks of allocations that have ended; 0: none.
-        http: Given<u16> [Whole(0, 65_535)], "`4646` with a `tls` block that has a certificate, `0` without one";
+        /// Port of the API; 0: none. In a cluster the port at which other nodes fetch the disks of allocations
+        /// that have ended.
+        http: Given<u16> [Whole(0, 65_535)], "`4646` where an address is given; in a cluster `4646` with a `tls` block that has a certificate, `0` without one";
     }
     not_yet {
         "rpc" [hint(OF_SERVERS)]; "serf" [hint(OF_SERVERS)];
@@ -24,7 +26,7 @@ keys! {
 
 keys! {
     struct AddressesKeys: "addresses" {
-        /// Address that is listened at for them.
+        /// Address that is listened at.
         http: Given<String>, "`bind_addr`";
     }
     not_yet {
@@ -34,7 +36,7 @@ keys! {
 
 keys! {
     struct AdvertiseKeys: "advertise" {
-        /// `HOST[:PORT]` by which they reach this node.
+        /// `HOST[:PORT]` by which others reach this node.
         http: Given<String>, "the address and port that are listened at";
     }
     not_yet {
@@ -55,6 +57,22 @@ pub(super) fn http(
         address: addresses.and_then(|keys| ip(keys.http, cx)),
         advertised: advertise.and_then(|keys| host(keys.http, cx)),
     }
+}
+
+/// Names of hosts; what is none is said.
+pub(super) fn hosts(keys: Texts, cx: &mut Context<'_>) -> Vec<String> {
+    let mut hosts = Vec::new();
+    for (text, at) in keys.value.into_iter().flatten() {
+        let fits = |c: char| c.is_ascii_alphanumeric() || ['-', '.', '_'].contains(&c);
+        if text.is_empty() || text.len() > NAME_BYTES_MAX || !text.chars().all(fits) {
+            cx.error(at, format!("{} is no name of a host, like node1.example", shown(&text)));
+        } else if hosts.len() >= HTTP_HOSTS_MAX {
+            cx.error(at, format!("there are more than {HTTP_HOSTS_MAX} names of hosts"));
+        } else {
+            hosts.push(text.to_ascii_lowercase());
+        }
+    }
+    hosts
 }
 
 /// An address; what is none is said.

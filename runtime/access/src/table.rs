@@ -1,0 +1,304 @@
+//! Which tokens there are, and what a change of them comes to. Pure.
+
+use std::collections::BTreeMap;
+
+use ostler_model::access::{KeptToken, KeptTokens, Policy, TokenId};
+use ostler_model::limits::{TOKEN_POLICIES_MAX, TOKEN_TEXT_BYTES_MAX, TOKENS_MAX};
+use ostler_model::time::Timestamp;
+use subtle::ConstantTimeEq as _;
+
+/// Why a token was not made, changed or removed.
+#[derive(Debug, thiserror::Error)]
+pub enum TokenError {
+    /// The agent asks for none.
+    #[error("ACL support disabled")]
+    Disabled,
+    /// There is none of this accessor.
+    #[error("ACL token not found")]
+    Unknown,
+    /// It stands in the configuration.
+    #[error(
+        "the token {0:?} is one of the agent's configuration: change its block there and send the agent SIGHUP"
+    )]
+    Configured(String),
+    /// There are too many.
+    #[error("there are {TOKENS_MAX} tokens; remove some that nobody needs any more")]
+    TooMany,
+    /// It would allow nothing.
+    #[error(
+        "a token needs policies: read, submit, operate or admin, for one namespace as in submit@web; \
+         give at most {TOKEN_POLICIES_MAX}"
+    )]
+    Policies,
+    /// Too long, or with characters that no terminal shows.
+    #[error(
+        "the name of a token has at most {TOKEN_TEXT_BYTES_MAX} bytes, and no control characters"
+    )]
+    Name,
+    /// The first one was made already.
+    #[error("ACL bootstrap already done (reset index: {0})")]
+    Bootstrapped(u64),
+    /// The disk did not take it.
+    #[error("the change could not be written to the agent's state")]
+    State(#[from] ostler_state::StateError),
+    /// The disk has not answered.
+    #[error(
+        "the change of the token did not reach the disk in time; it may still do: look at the tokens before \
+         you try again"
+    )]
+    Unanswered,
+}
+
+/// A token that is wanted.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NewToken {
+    /// For people; may be empty.
+    pub name: String,
+    /// What its bearer may do.
+    pub policies: Vec<Policy>,
+    /// When it ends; never if absent.
+    pub expires: Option<Timestamp>,
+}
+
+/// What a token becomes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TokenChange {
+    /// For people; may be empty.
+    pub name: String,
+    /// What its bearer may do.
+    pub policies: Vec<Policy>,
+}
+
+/// A token as people see it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ShownToken {
+    /// What is kept of it.
+    pub token: KeptToken,
+    /// Does it stand in the configuration?
+    pub configured: bool,
+}
+
+/// All tokens.
+#[derive(Debug, Default)]
+pub(super) struct Table {
+    /// Those of the configuration, by name.
+    configured: BTreeMap<String, KeptToken>,
+    kept: KeptTokens,
+}
+
+impl Table {
+    pub(super) const fn new(kept: KeptTokens) -> Self {
+        Self { configured: BTreeMap::new(), kept }
+    }
+
+    /// Those of the configuration are these now. What those are called that are gone, or changed.
+    pub(super) fn configure(&mut self, tokens: BTreeMap<String, KeptToken>) -> Vec<TokenId> {
+        let before = std::mem::replace(&mut self.configured, tokens);
+        let same =
+            |(name, token): &(&String, &KeptToken)| self.configured.get(*name) == Some(*token);
+        before.iter().filter(|one| !same(one)).map(|(_, token)| token.accessor).collect()
+    }
+
+    pub(super) const fn kept(&self) -> &KeptTokens {
+        &self.kept
+    }
+
+    /// It is on disk now.
+    pub(super) fn apply(&mut self, kept: KeptTokens) {
+        self.kept = kept;
+    }
+
+    fn all(&self) -> impl Iterator<Item = (&KeptToken, bool)> {
+        let configured = self.configured.values().map(|token| (token, true));
+        configured.chain(self.kept.tokens.iter().map(|token| (token, false)))
+    }
+
+    /// The token with this secret, unless it has ended. All are looked at, whichever it is.
+    pub(super) fn bearer(&self, secret: &[u8; 32], now: Timestamp) -> Option<&KeptToken> {
+        let mut found = None;
+        for (token, _) in self.all() {
+            if bool::from(token.secret.ct_eq(secret)) {
+                found = Some(token);
+            }
+        }
+        found.filter(|token| !ended(token, now))
+    }
+
+    /// Those that have not ended, as people see them.
+    pub(super) fn list(&self, now: Timestamp) -> Vec<ShownToken> {
+        let live = self.all().filter(|(token, _)| !ended(token, now));
+        live.map(|(token, configured)| ShownToken { token: token.clone(), configured }).collect()
+    }
+
+    /// The next table with a new token, and those that have ended left out.
+    pub(super) fn with(
+        &self,
+        new: NewToken,
+        accessor: TokenId,
+        secret: [u8; 32],
+        now: Timestamp,
+    ) -> Result<(KeptTokens, KeptToken), TokenError> {
+        check(&new.name, &new.policies)?;
+        let mut next = self.next(now);
+        if next.tokens.len() + self.configured.len() >= TOKENS_MAX {
+            return Err(TokenError::TooMany);
+        }
+        let token = KeptToken {
+            accessor,
+            name: new.name,
+            policies: new.policies,
+            secret,
+            created: now,
+            expires: new.expires,
+            create_index: next.index,
+            modify_index: next.index,
+        };
+        next.tokens.push(token.clone());
+        Ok((next, token))
+    }
+
+    /// The next table with the very first token.
+    pub(super) fn bootstrapped(
+        &self,
+        accessor: TokenId,
+        secret: [u8; 32],
+        policies: Vec<Policy>,
+        now: Timestamp,
+    ) -> Result<(KeptTokens, KeptToken), TokenError> {
+        if self.kept.bootstrapped {
+            return Err(TokenError::Bootstrapped(self.kept.index));
+        }
+        let new = NewToken { name: "Bootstrap Token".to_owned(), policies, expires: None };
+        let (mut next, token) = self.with(new, accessor, secret, now)?;
+        next.bootstrapped = true;
+        Ok((next, token))
+    }
+
+    /// The next table with another name and other policies of a token.
+    pub(super) fn changed(
+        &self,
+        accessor: &str,
+        change: TokenChange,
+        now: Timestamp,
+    ) -> Result<(KeptTokens, KeptToken), TokenError> {
+        check(&change.name, &change.policies)?;
+        self.may_change(accessor)?;
+        let mut next = self.next(now);
+        let index = next.index;
+        let token = next.tokens.iter_mut().find(|token| token.accessor.to_string() == accessor);
+        let token = token.ok_or(TokenError::Unknown)?;
+        token.name = change.name;
+        token.policies = change.policies;
+        token.modify_index = index;
+        let token = token.clone();
+        Ok((next, token))
+    }
+
+    /// The next table without a token.
+    pub(super) fn without(
+        &self,
+        accessor: &str,
+        now: Timestamp,
+    ) -> Result<(KeptTokens, KeptToken), TokenError> {
+        self.may_change(accessor)?;
+        let mut next = self.next(now);
+        let at = next.tokens.iter().position(|token| token.accessor.to_string() == accessor);
+        let token = next.tokens.remove(at.ok_or(TokenError::Unknown)?);
+        Ok((next, token))
+    }
+
+    fn may_change(&self, accessor: &str) -> Result<(), TokenError> {
+        let named = |token: &KeptToken| token.accessor.to_string() == accessor;
+        match self.configured.iter().find(|(_, token)| named(token)) {
+            Some((name, _)) => Err(TokenError::Configured(name.clone())),
+            None => Ok(()),
+        }
+    }
+
+    fn next(&self, now: Timestamp) -> KeptTokens {
+        let mut next = self.kept.clone();
+        next.index = next.index.saturating_add(1);
+        next.tokens.retain(|token| !ended(token, now));
+        next
+    }
+}
+
+fn ended(token: &KeptToken, now: Timestamp) -> bool {
+    token.expires.is_some_and(|end| end <= now)
+}
+
+fn check(name: &str, policies: &[Policy]) -> Result<(), TokenError> {
+    if name.len() > TOKEN_TEXT_BYTES_MAX || name.chars().any(char::is_control) {
+        return Err(TokenError::Name);
+    }
+    if policies.is_empty() || policies.len() > TOKEN_POLICIES_MAX {
+        return Err(TokenError::Policies);
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "tests")]
+
+    use super::*;
+
+    fn id(number: u128) -> TokenId {
+        TokenId::new(uuid::Uuid::from_u128(number))
+    }
+
+    fn at(nanos: u64) -> Timestamp {
+        Timestamp::from_nanos(nanos)
+    }
+
+    fn new(expires: Option<u64>) -> NewToken {
+        let policies = vec!["read".parse().unwrap()];
+        NewToken { name: "ci".to_owned(), policies, expires: expires.map(at) }
+    }
+
+    #[test]
+    fn a_token_is_known_by_its_secret_until_it_ends() {
+        let mut table = Table::default();
+        let (next, _) = table.with(new(Some(10)), id(1), [1; 32], at(5)).unwrap();
+        table.apply(next);
+        assert_eq!(table.bearer(&[1; 32], at(9)).unwrap().accessor, id(1));
+        assert!(table.bearer(&[2; 32], at(9)).is_none());
+        assert!(table.bearer(&[1; 32], at(10)).is_none() && table.list(at(10)).is_empty());
+        let (next, _) = table.with(new(None), id(2), [2; 32], at(11)).unwrap();
+        assert_eq!(next.tokens.len(), 1, "the one that ended is not kept");
+    }
+
+    #[test]
+    fn tokens_of_the_configuration_are_changed_there_alone() {
+        let mut table = Table::default();
+        let (_, token) = table.with(new(None), id(1), [1; 32], at(1)).unwrap();
+        assert!(table.configure([("ci".to_owned(), token.clone())].into()).is_empty());
+        assert!(table.list(at(1)).iter().all(|shown| shown.configured));
+        let error = table.without(&id(1).to_string(), at(1)).unwrap_err();
+        assert!(matches!(error, TokenError::Configured(name) if name == "ci"));
+        let changed = KeptToken { secret: [3; 32], ..token };
+        assert_eq!(table.configure([("ci".to_owned(), changed)].into()), [id(1)]);
+        assert_eq!(table.configure(BTreeMap::new()), [id(1)]);
+    }
+
+    #[test]
+    fn the_first_token_is_made_once() {
+        let mut table = Table::default();
+        let admin = || vec!["admin".parse().unwrap()];
+        let (next, _) = table.bootstrapped(id(1), [1; 32], admin(), at(1)).unwrap();
+        table.apply(next);
+        let error = table.bootstrapped(id(2), [2; 32], admin(), at(1)).unwrap_err();
+        assert_eq!(error.to_string(), "ACL bootstrap already done (reset index: 1)");
+    }
+
+    #[test]
+    fn a_token_without_policies_and_a_name_that_moves_the_cursor_are_refused() {
+        let table = Table::default();
+        let none = NewToken { policies: Vec::new(), ..new(None) };
+        assert!(matches!(table.with(none, id(1), [0; 32], at(1)), Err(TokenError::Policies)));
+        let odd = NewToken { name: "a\x1b[2J".to_owned(), ..new(None) };
+        assert!(matches!(table.with(odd, id(1), [0; 32], at(1)), Err(TokenError::Name)));
+        let unknown = table.without("nothing", at(1));
+        assert!(matches!(unknown, Err(TokenError::Unknown)));
+    }
+}
