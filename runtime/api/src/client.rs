@@ -1,4 +1,4 @@
-//! The agent's API, asked over its unix socket.
+//! The agent's API, asked over its unix socket, or over TCP.
 //!
 //! ```text
 //! address ─► ApiClient ─ connect ─ request ─► head ─┬─► body, bounded, in time ─► ostler_wire
@@ -9,13 +9,14 @@
 //! escapes it as any text of others. Nothing here knows the agent's own crates.
 
 mod address;
+mod dial;
 mod error;
 mod exec;
 mod frames;
 
 use std::borrow::Cow;
 use std::io::ErrorKind;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -26,10 +27,11 @@ use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::TokioIo;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use tokio::net::UnixStream;
 use tokio::task::JoinSet;
 
-pub use address::{Address, AddressError};
+pub use address::{Address, AddressError, At};
+use dial::dial;
+pub use dial::{ClientTls, ClientTlsError, ClientTlsFiles};
 pub use error::{ClientError, RequestName, Trouble};
 pub use exec::{ExecHeard, ExecInputs, ExecOutputs, ExecSaid};
 pub use frames::{Frames, LogFrame, Pieces};
@@ -38,8 +40,11 @@ use ostler_model::limits::{
     API_REQUEST_WALL_MAX, CLIENT_BODY_BYTES_MAX, CLIENT_CONNECT_WALL_MAX, CLIENT_GRACE,
     CLIENT_REFUSAL_BYTES_MAX, CLIENT_START_PAUSE, CLIENT_START_WALL_MAX, CLIENT_WAIT,
 };
+use ostler_model::vars::Secret;
 use ostler_state::{Holder, holder};
 
+/// Header with the secret of a token.
+const TOKEN: &str = "x-nomad-token";
 /// Header with the index of an answer.
 const INDEX: &str = "x-nomad-index";
 
@@ -49,6 +54,8 @@ pub struct ApiClient {
     address: Address,
     /// Where jobs are looked for; none: in the one that a path names, or in all.
     namespace: Option<String>,
+    token: Option<Secret>,
+    tls: Option<ClientTls>,
     waiting: fn(&str, bool),
 }
 
@@ -70,7 +77,7 @@ impl ApiClient {
     /// with each new state of the start, and whether it is the first.
     #[must_use]
     pub const fn new(address: Address, waiting: fn(&str, bool)) -> Self {
-        Self { address, namespace: None, waiting }
+        Self { address, namespace: None, token: None, tls: None, waiting }
     }
 
     /// Ask for what is in this namespace, wherever a path names none.
@@ -92,21 +99,35 @@ impl ApiClient {
         segment(self.namespace.as_deref().unwrap_or("*"))
     }
 
-    /// The agent's socket.
+    /// Where the agent is.
     #[must_use]
-    pub fn socket(&self) -> &Path {
-        &self.address.socket
+    pub const fn at(&self) -> &At {
+        &self.address.at
+    }
+
+    /// Send this secret of a token with every request.
+    #[must_use]
+    pub fn bearing(mut self, secret: &str) -> Self {
+        self.token = Some(Secret::new(secret));
+        self
+    }
+
+    /// Know the agent so, where its address is one with TLS.
+    #[must_use]
+    pub fn with_tls(mut self, tls: ClientTls) -> Self {
+        self.tls = Some(tls);
+        self
     }
 
     /// Does an agent listen there, or will as soon as it has started?
     pub async fn is_there(&self) -> bool {
-        let stream = clock::timeout(CLIENT_CONNECT_WALL_MAX, UnixStream::connect(self.socket()));
+        let stream = clock::timeout(CLIENT_CONNECT_WALL_MAX, dial(self.at(), self.tls.as_ref()));
         matches!(stream.await, Some(Ok(_))) || self.holder().is_some_and(|holder| holder.serves)
     }
 
     /// Who has the data directory.
     fn holder(&self) -> Option<Holder> {
-        holder(self.socket().parent()?)
+        holder(self.at().socket()?.parent()?)
     }
 
     /// Read something. `path` begins with `/v1/` and has the query.
@@ -159,7 +180,7 @@ impl ApiClient {
         body: &impl Serialize,
     ) -> Result<T, ClientError> {
         let body = serde_json::to_vec(body).map_err(|source| {
-            RequestName::new(&Method::PUT, path, self.socket()).failed(Trouble::Question(source))
+            RequestName::new(&Method::PUT, path, self.at()).failed(Trouble::Question(source))
         })?;
         self.ask(Method::PUT, path, Bytes::from(body), Duration::ZERO).await.map(|(value, _)| value)
     }
@@ -177,7 +198,7 @@ impl ApiClient {
     /// # Errors
     /// See [`ClientError`].
     pub async fn call(&self, method: Method, path: &str) -> Result<(), ClientError> {
-        let asked = RequestName::new(&method, path, self.socket());
+        let asked = RequestName::new(&method, path, self.at());
         let limit = API_REQUEST_WALL_MAX + CLIENT_GRACE;
         let done = async || {
             let answer = self.send(&asked, &method, path, Bytes::new()).await?;
@@ -191,7 +212,7 @@ impl ApiClient {
     /// # Errors
     /// See [`ClientError`].
     pub async fn stream(&self, path: &str) -> Result<Frames, ClientError> {
-        let asked = RequestName::new(&Method::GET, path, self.socket());
+        let asked = RequestName::new(&Method::GET, path, self.at());
         let limit = API_REQUEST_WALL_MAX + CLIENT_GRACE;
         let begun = async || {
             let answer = self.send(&asked, &Method::GET, path, Bytes::new()).await?;
@@ -206,7 +227,7 @@ impl ApiClient {
     /// # Errors
     /// See [`ClientError`].
     pub async fn pieces(&self, path: &str) -> Result<Pieces, ClientError> {
-        let asked = RequestName::new(&Method::GET, path, self.socket());
+        let asked = RequestName::new(&Method::GET, path, self.at());
         let limit = API_REQUEST_WALL_MAX + CLIENT_GRACE;
         let begun = async {
             let Answer { response, connection } =
@@ -223,7 +244,7 @@ impl ApiClient {
         body: Bytes,
         wait: Duration,
     ) -> Result<(T, u64), ClientError> {
-        let asked = RequestName::new(&method, path, self.socket());
+        let asked = RequestName::new(&method, path, self.at());
         let answered = async || {
             let answer = self.send(&asked, &method, path, body.clone()).await?;
             let index = answer.response.headers().get(INDEX);
@@ -272,7 +293,7 @@ impl ApiClient {
         headers: &[(HeaderName, &str)],
     ) -> Result<Answer, ClientError> {
         let connected =
-            clock::timeout(CLIENT_CONNECT_WALL_MAX, UnixStream::connect(self.socket())).await;
+            clock::timeout(CLIENT_CONNECT_WALL_MAX, dial(self.at(), self.tls.as_ref())).await;
         let stream = match connected {
             Some(Ok(stream)) => stream,
             Some(Err(source)) => return Err(self.not_there(source)),
@@ -292,8 +313,11 @@ impl ApiClient {
         let mut request = Request::builder()
             .method(method.clone())
             .uri(&*path)
-            .header(HOST, "ostler")
+            .header(HOST, self.at().host())
             .header(CONTENT_TYPE, "application/json");
+        if let Some(token) = &self.token {
+            request = request.header(TOKEN, token.reveal());
+        }
         for (name, value) in headers {
             request = request.header(name, *value);
         }
@@ -344,12 +368,12 @@ impl ApiClient {
                 return ClientError::Starting { text };
             }
             Some(Holder { pid, serves: false }) => {
-                return ClientError::Busy { socket: self.socket().to_owned(), pid };
+                return ClientError::Busy { at: self.at().clone(), pid };
             }
             None => {}
         }
-        let Address { socket, data_dir } = &self.address;
-        ClientError::NotRunning { socket: socket.clone(), data_dir: data_dir.clone(), source }
+        let Address { at, data_dir } = &self.address;
+        ClientError::NotRunning { at: at.clone(), data_dir: data_dir.clone(), source }
     }
 }
 

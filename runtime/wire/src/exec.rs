@@ -72,9 +72,13 @@ pub struct ExecResult {
 }
 
 /// `wsHandshakeMessage`: the first frame of who asks with `ws_handshake=true`.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+// No `Debug`: it has a secret.
+#[derive(Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct ExecHandshake {
     /// There is version 1 alone.
     pub version: i64,
+    /// The secret of a token, where the agent asks for tokens.
+    #[serde(deserialize_with = "crate::or_empty")]
+    pub auth_token: String,
 }

@@ -5,29 +5,85 @@
 //! ```
 //! The first one given counts.
 
+use std::fmt;
 use std::path::{Path, PathBuf};
+
+use hyper::Uri;
 
 use super::default_data_dir;
 use crate::SOCKET_NAME;
 
-/// Scheme of addresses.
+/// Scheme of addresses of a socket.
 const UNIX: &str = "unix://";
+/// Port where a URL names none; Nomad's.
+const PORT: u16 = 4646;
 
 /// An agent's address.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Address {
-    /// Its socket.
-    pub socket: PathBuf,
+    /// What is connected to.
+    pub at: At,
     /// Its data directory, when that was named or chosen: for messages.
     pub data_dir: Option<PathBuf>,
+}
+
+/// What is connected to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum At {
+    /// The agent's socket.
+    Socket(PathBuf),
+    /// Over TCP.
+    Tcp {
+        /// With TLS.
+        tls: bool,
+        /// Name or address; one of IPv6 without its brackets.
+        host: String,
+        /// The port.
+        port: u16,
+    },
+}
+
+impl At {
+    /// The socket, where it is one.
+    #[must_use]
+    pub fn socket(&self) -> Option<&Path> {
+        match self {
+            Self::Socket(path) => Some(path),
+            Self::Tcp { .. } => None,
+        }
+    }
+
+    /// What the `Host` header says.
+    #[must_use]
+    pub(super) fn host(&self) -> String {
+        match self {
+            Self::Socket(_) => "ostler".to_owned(),
+            Self::Tcp { host, port, .. } if host.contains(':') => format!("[{host}]:{port}"),
+            Self::Tcp { host, port, .. } => format!("{host}:{port}"),
+        }
+    }
+}
+
+impl fmt::Display for At {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Socket(path) => path.display().fmt(f),
+            Self::Tcp { tls, .. } => {
+                write!(f, "{}://{}", if *tls { "https" } else { "http" }, self.host())
+            }
+        }
+    }
 }
 
 /// Why there is no address.
 #[derive(Debug, thiserror::Error)]
 pub enum AddressError {
-    /// Not one of a unix socket.
-    #[error("{given:?} is no address of an agent; it must be a path, like unix:///run/ostler.sock")]
-    NotUnix {
+    /// Neither a socket nor a URL.
+    #[error(
+        "{given:?} is no address of an agent; it must be a socket, like unix:///run/ostler.sock, or a URL \
+         without a path, like https://node1.example:4646"
+    )]
+    Unknown {
         /// What was given.
         given: String,
     },
@@ -40,7 +96,7 @@ impl Address {
     /// The address that the command line, the environment or the default names.
     ///
     /// # Errors
-    /// When `address` is none of a unix socket, or nothing is named and there is no default.
+    /// When `address` is neither a socket nor a URL, or nothing is named and there is no default.
     pub fn of(address: Option<&str>, data_dir: Option<&Path>) -> Result<Self, AddressError> {
         // An environment variable without a text says nothing.
         if let Some(given) = address.filter(|given| !given.is_empty()) {
@@ -53,16 +109,34 @@ impl Address {
     /// That of the agent with this data directory.
     #[must_use]
     pub fn in_dir(dir: &Path) -> Self {
-        Self { socket: dir.join(SOCKET_NAME), data_dir: Some(dir.to_owned()) }
+        Self { at: At::Socket(dir.join(SOCKET_NAME)), data_dir: Some(dir.to_owned()) }
     }
 
     fn parse(given: &str) -> Result<Self, AddressError> {
-        let path = given.strip_prefix(UNIX).unwrap_or(given);
-        if path.is_empty() || path.contains("://") {
-            return Err(AddressError::NotUnix { given: given.chars().take(128).collect() });
-        }
-        Ok(Self { socket: PathBuf::from(path), data_dir: None })
+        let unknown = || AddressError::Unknown { given: given.chars().take(128).collect() };
+        let at = match given.split_once("://") {
+            Some(("http", _)) => url(given, false).ok_or_else(unknown)?,
+            Some(("https", _)) => url(given, true).ok_or_else(unknown)?,
+            _ => {
+                let path = given.strip_prefix(UNIX).unwrap_or(given);
+                if path.is_empty() || path.contains("://") {
+                    return Err(unknown());
+                }
+                At::Socket(PathBuf::from(path))
+            }
+        };
+        Ok(Self { at, data_dir: None })
     }
+}
+
+/// A URL that names a host, and perhaps a port, alone.
+fn url(given: &str, tls: bool) -> Option<At> {
+    let uri: Uri = given.parse().ok()?;
+    let authority = uri.authority()?;
+    let alone = matches!(uri.path(), "" | "/") && uri.query().is_none();
+    let plain = alone && !authority.as_str().contains('@') && !authority.host().is_empty();
+    let host = authority.host().trim_start_matches('[').trim_end_matches(']').to_owned();
+    plain.then(|| At::Tcp { tls, host, port: authority.port_u16().unwrap_or(PORT) })
 }
 
 #[cfg(test)]
@@ -71,28 +145,39 @@ mod tests {
 
     use super::*;
 
-    fn of(address: Option<&str>, data_dir: Option<&str>) -> Result<PathBuf, String> {
+    fn of(address: Option<&str>, data_dir: Option<&str>) -> Result<String, String> {
         let address = Address::of(address, data_dir.map(Path::new));
-        address.map(|address| address.socket).map_err(|error| error.to_string())
+        address.map(|address| address.at.to_string()).map_err(|error| error.to_string())
     }
 
     #[test]
     fn an_address_comes_before_a_data_directory_and_a_default_last() {
-        let socket = |path: &str| Ok(PathBuf::from(path));
+        let socket = |path: &str| Ok(path.to_owned());
         assert_eq!(of(Some("unix:///run/o.sock"), Some("/data")), socket("/run/o.sock"));
         assert_eq!(of(Some("/run/o.sock"), None), socket("/run/o.sock"));
         assert_eq!(of(Some("o.sock"), None), socket("o.sock"));
         assert_eq!(of(None, Some("/data")), socket("/data/ostler.sock"));
         assert_eq!(of(Some(""), Some("/data")), socket("/data/ostler.sock"));
         let default = of(None, None).unwrap();
-        assert!(default.ends_with("ostler/ostler.sock"), "{}", default.display());
+        assert!(default.ends_with("ostler/ostler.sock"), "{default}");
     }
 
     #[test]
-    fn other_addresses_are_refused_with_the_form_that_is_meant() {
-        for wrong in ["http://127.0.0.1:4646", "unix://"] {
+    fn a_url_names_a_host_and_perhaps_a_port() {
+        for (given, shown) in [
+            ("http://127.0.0.1", "http://127.0.0.1:4646"),
+            ("https://node1.example:8443/", "https://node1.example:8443"),
+            ("http://[::1]:80", "http://[::1]:80"),
+        ] {
+            assert_eq!(of(Some(given), None), Ok(shown.to_owned()));
+        }
+    }
+
+    #[test]
+    fn other_addresses_are_refused_with_the_forms_that_are_meant() {
+        for wrong in ["ftp://127.0.0.1:4646", "unix://", "http://", "http://a/v1", "https://a@b"] {
             let error = of(Some(wrong), None).unwrap_err();
-            assert!(error.contains("unix:///"), "{error}");
+            assert!(error.contains("unix:///") && error.contains("https://"), "{error}");
         }
     }
 }

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use hyper::Method;
 
+use super::At;
 use ostler_model::limits::CLIENT_START_WALL_MAX;
 
 /// A request, for messages.
@@ -13,15 +14,15 @@ use ostler_model::limits::CLIENT_START_WALL_MAX;
 pub struct RequestName {
     method: String,
     path: String,
-    socket: PathBuf,
+    at: String,
 }
 
 impl RequestName {
-    /// A request to the agent at `socket`.
-    pub fn new(method: &Method, path: &str, socket: &Path) -> Self {
+    /// A request to the agent there.
+    pub fn new(method: &Method, path: &str, at: &At) -> Self {
         // The query is for machines.
         let path = path.split('?').next().unwrap_or_default().to_owned();
-        Self { method: method.to_string(), path, socket: socket.to_owned() }
+        Self { method: method.to_string(), path, at: at.to_string() }
     }
 
     /// It failed.
@@ -34,10 +35,10 @@ impl RequestName {
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
     /// Nobody listens, or not for this user.
-    #[error("{}", not_running(.socket, .data_dir.as_deref(), .source))]
+    #[error("{}", not_running(.at, .data_dir.as_deref(), .source))]
     NotRunning {
         /// Where it was looked for.
-        socket: PathBuf,
+        at: At,
         /// Its data directory, when that is known.
         data_dir: Option<PathBuf>,
         /// What the system said.
@@ -56,11 +57,11 @@ pub enum ClientError {
     #[error(
         "no agent answers at {}: process {pid} uses its data directory for a command of its own, \
          such as `ostler run`; wait for its end, or say where an agent is with --data-dir or --address",
-        socket.display()
+        at
     )]
     Busy {
         /// Where an agent was looked for.
-        socket: PathBuf,
+        at: At,
         /// Who uses the directory.
         pid: u32,
     },
@@ -123,11 +124,11 @@ pub enum Trouble {
 
 /// What is wrong with the question is said as it is; of all else one wants to know what was asked.
 fn failed(asked: &RequestName, trouble: &Trouble) -> String {
-    let RequestName { method, path, socket } = asked;
+    let RequestName { method, path, at } = asked;
     match trouble {
         Trouble::Refused { status: 400 | 409, text } if !text.is_empty() => text.clone(),
         Trouble::Ended(text) => text.clone(),
-        _ => format!("{trouble} ({method} {path} at {})", socket.display()),
+        _ => format!("{trouble} ({method} {path} at {at})"),
     }
 }
 
@@ -139,8 +140,10 @@ fn refused(status: u16, text: &str) -> String {
     }
 }
 
-fn not_running(socket: &Path, data_dir: Option<&Path>, source: &io::Error) -> String {
-    let at = socket.display();
+fn not_running(at: &At, data_dir: Option<&Path>, source: &io::Error) -> String {
+    if at.socket().is_none() {
+        return format!("the agent at {at} cannot be reached: {source}");
+    }
     if source.kind() == io::ErrorKind::PermissionDenied {
         return format!("the agent at {at} is another user's: {source}");
     }

@@ -74,7 +74,7 @@ impl ApiClient {
     /// # Errors
     /// See [`ClientError`]. What the agent refuses later is an error of the outputs.
     pub async fn exec(&self, path: &str) -> Result<(ExecInputs, ExecOutputs), ClientError> {
-        let asked = RequestName::new(&Method::GET, path, self.socket());
+        let asked = RequestName::new(&Method::GET, path, self.at());
         let mut key = [0; 16];
         Rng::system().fill(&mut key);
         let key = STANDARD.encode(key);

@@ -14,7 +14,7 @@ async fn asked<T>(
 ) -> (Result<T, ClientError>, String) {
     let dir = tempfile::tempdir().unwrap();
     let address = Address::in_dir(dir.path());
-    let listener = UnixListener::bind(&address.socket).unwrap();
+    let listener = UnixListener::bind(address.at.socket().unwrap()).unwrap();
     let serve = async {
         let (mut stream, _) = listener.accept().await.unwrap();
         let mut request = vec![0; 4096];
@@ -92,7 +92,7 @@ async fn an_agent_that_starts_is_waited_for() {
     let served = async {
         // It was looked for before it has a socket.
         clock::sleep(CLIENT_START_PAUSE * 2).await;
-        let listener = UnixListener::bind(client.socket()).unwrap();
+        let listener = UnixListener::bind(client.at().socket().unwrap()).unwrap();
         let starting = "HTTP/1.1 503 Service Unavailable\r\nRetry-After: 1\r\n\
                         Content-Length: 5\r\n\r\nsoon\n";
         for answer in [starting.to_owned(), http("200 OK", "1")] {

@@ -5,9 +5,12 @@ use axum::http::header::RETRY_AFTER;
 use axum::response::{IntoResponse, Response};
 
 use ostler_agent::{
-    AllocError, DeploymentError, EndRunError, SubmitError, UpgradeError, VariableError,
+    AllocError, DeploymentError, EndRunError, NamespaceError, NodeAskError, SubmitError, UpgradeError,
+    VariableError,
 };
+use ostler_access::TokenError;
 use ostler_lifecycle::task::RequestError;
+use ostler_model::access::{Level, NotPolicy};
 use ostler_model::ids::{AllocId, JobId, TaskName, UnknownNamespace};
 use ostler_model::limits::{API_BODY_BYTES_MAX, EXEC_SESSIONS_MAX};
 use ostler_model::vars::VarPathError;
@@ -122,17 +125,23 @@ pub(super) enum Failure {
          makes it a node of one"
     )]
     OfClusters,
-    /// Namespaces are not made by requests.
+    /// There is no runtime of Go to be profiled. A Nomad that is not asked to debug says it so.
+    #[error("Permission denied: this agent has no profiles; `ostler debug bundle` has what it knows of itself")]
+    NoProfiles,
+    /// Something in a body that is not what it must be.
+    #[error("{0}")]
+    BadRequest(String),
+    /// A namespace was not made, changed or removed.
+    #[error(transparent)]
+    Namespace(#[from] NamespaceError),
+    /// The node does not do what it is asked.
+    #[error(transparent)]
+    Node(#[from] NodeAskError),
+    /// It is where the request came to.
     #[error(
-        "namespaces are in the agent's configuration: write namespace \"NAME\" {{ }} there, and start it anew"
+        "this node is the one that answers: it cannot be purged; end its agent and remove its data directory"
     )]
-    Namespaces,
-    /// Failed allocations are placed again by their policy alone.
-    #[error(
-        "an evaluation places no failed allocation again before its reschedule block does; leave out \
-         -force-reschedule"
-    )]
-    ForceReschedule,
+    OwnNode,
     /// Nothing is at this path.
     #[error("not found")]
     NoPath,
@@ -184,8 +193,53 @@ pub(super) enum Failure {
     )]
     NotWebSocket,
     /// A page of somebody else in a browser.
-    #[error("a page of another address may not run commands inside tasks: Origin and Host differ")]
+    #[error(
+        "a page of another address may not ask this agent: Origin and Host differ; whatever stands before \
+         the agent must hand on the Host header"
+    )]
     OtherOrigin,
+    /// A name that may belong to somebody else.
+    #[error(
+        "this agent is not asked for by the name {0:?}: use its address, or add the name to http_hosts in the \
+         agent's configuration"
+    )]
+    OtherHost(String),
+    /// No token was sent.
+    #[error("Permission denied: send a token (NOMAD_TOKEN, OSTLER_TOKEN, or the X-Nomad-Token header)")]
+    NeedsToken,
+    /// There is no such token, or not any more.
+    #[error("ACL token not found")]
+    UnknownToken,
+    /// The token allows less.
+    #[error(
+        "Permission denied: the token {token:?} does not allow {level}{}",
+        namespace.as_ref().map_or_else(|| " everywhere".to_owned(), |name| format!(" in namespace {name}"))
+    )]
+    Forbidden {
+        /// Name or accessor of the token.
+        token: String,
+        /// What would be needed.
+        level: Level,
+        /// Where; everywhere if none.
+        namespace: Option<String>,
+    },
+    /// Whoever can open the socket is the agent's user.
+    #[error(
+        "the first token is made at the machine itself, over the agent's socket: ostler token bootstrap"
+    )]
+    SocketOnly,
+    /// A token was not made, changed or removed.
+    #[error(transparent)]
+    Token(#[from] TokenError),
+    /// A policy that is none.
+    #[error(transparent)]
+    Policy(#[from] NotPolicy),
+    /// Policies have fixed names.
+    #[error(
+        "policies are not written here: they are read, submit, operate and admin, for one namespace as in \
+         submit@web"
+    )]
+    FixedPolicies,
     /// Not all that was asked for could be removed.
     #[error("{0}")]
     Stay(String),
@@ -220,14 +274,18 @@ impl Failure {
             | Self::OtherNamespace(_)
             | Self::UnknownTask(_)
             | Self::VarPath(_)
+            | Self::Policy(_)
+            | Self::FixedPolicies
             | Self::VarBody { .. }
             | Self::VarOther { .. }
             | Self::VarLock(_)
             | Self::NoAcl
             | Self::Alone
             | Self::OfClusters
-            | Self::Namespaces
-            | Self::ForceReschedule => StatusCode::BAD_REQUEST,
+            | Self::BadRequest(_)
+            | Self::OwnNode => StatusCode::BAD_REQUEST,
+            Self::Namespace(error) => of_namespace(error),
+            Self::Node(error) => of_node(error),
             Self::Enterprise => StatusCode::NOT_IMPLEMENTED,
             Self::Variable(error) => variable_status(error),
             Self::BodyTooLarge => StatusCode::PAYLOAD_TOO_LARGE,
@@ -245,12 +303,54 @@ impl Failure {
                 StatusCode::SERVICE_UNAVAILABLE
             }
             Self::NotWebSocket => StatusCode::UPGRADE_REQUIRED,
-            Self::OtherOrigin => StatusCode::FORBIDDEN,
+            Self::OtherOrigin
+            | Self::OtherHost(_)
+            | Self::NeedsToken
+            | Self::UnknownToken
+            | Self::Forbidden { .. }
+            | Self::NoProfiles
+            | Self::SocketOnly => StatusCode::FORBIDDEN,
+            Self::Token(error) => of_token(error),
             Self::TooSlow => StatusCode::GATEWAY_TIMEOUT,
             Self::Logs { .. } | Self::Stay(_) | Self::Internal(_) => {
                 StatusCode::INTERNAL_SERVER_ERROR
             }
         }
+    }
+}
+
+const fn of_namespace(error: &NamespaceError) -> StatusCode {
+    match error {
+        NamespaceError::Unknown { .. } => StatusCode::NOT_FOUND,
+        NamespaceError::Configured { .. }
+        | NamespaceError::Default
+        | NamespaceError::TooMany
+        | NamespaceError::Description { .. } => StatusCode::BAD_REQUEST,
+        NamespaceError::InUse { .. } => StatusCode::CONFLICT,
+        NamespaceError::State(_) | NamespaceError::Unanswered => StatusCode::INTERNAL_SERVER_ERROR,
+    }
+}
+
+const fn of_node(error: &NodeAskError) -> StatusCode {
+    match error {
+        NodeAskError::Deadline { .. } => StatusCode::BAD_REQUEST,
+        NodeAskError::Draining | NodeAskError::Joined => StatusCode::CONFLICT,
+        NodeAskError::Leaving => StatusCode::SERVICE_UNAVAILABLE,
+        NodeAskError::State(_) => StatusCode::INTERNAL_SERVER_ERROR,
+    }
+}
+
+/// As Nomad's servers.
+const fn of_token(error: &TokenError) -> StatusCode {
+    match error {
+        TokenError::Unknown => StatusCode::NOT_FOUND,
+        TokenError::Disabled
+        | TokenError::Configured(_)
+        | TokenError::TooMany
+        | TokenError::Policies
+        | TokenError::Name
+        | TokenError::Bootstrapped(_) => StatusCode::BAD_REQUEST,
+        TokenError::State(_) | TokenError::Unanswered => StatusCode::INTERNAL_SERVER_ERROR,
     }
 }
 

@@ -294,6 +294,11 @@ fn find(api: &Api, wanted: &str) -> Result<Evaluation, Failure> {
     found.or_else(|| api.purged().find(&wanted)).ok_or(Failure::NotThere("eval"))
 }
 
+/// The job of an evaluation.
+pub(super) fn job_of(api: &Api, id: &str) -> Option<JobId> {
+    find(api, id).ok().map(|found| found.job.id.clone())
+}
+
 /// That of the change of a job at an index, as JSON; nothing of what is on no record any more.
 pub(super) fn of_change(api: &Api, job: &JobId, index: u64) -> Option<serde_json::Value> {
     let of_job = all(api, |known| known == job);

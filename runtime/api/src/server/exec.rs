@@ -19,6 +19,7 @@ use futures_util::stream::{SplitSink, SplitStream};
 use futures_util::{SinkExt as _, StreamExt as _};
 use ostler_agent::exec::{ExecAsked, ExecRefusal, short_reason};
 use ostler_agent::session::{QUEUE_MAX, SessionInput, SessionOutput, drive};
+use ostler_model::access::Level;
 use ostler_model::clock;
 use ostler_model::limits::{
     API_HEADER_WALL_MAX, EXEC_CLOSE_WALL_MAX, EXEC_FRAME_BYTES_MAX, EXEC_SESSIONS_MAX,
@@ -34,6 +35,7 @@ use tokio_tungstenite::tungstenite::protocol::frame::coding::CloseCode;
 use tokio_tungstenite::tungstenite::{Bytes, Error, Message};
 use tokio_util::task::TaskTracker;
 
+use super::access::{Access, late};
 use super::error::Failure;
 use super::exec_frames::{exec_frame, said_in};
 use super::params::{Asked, Params};
@@ -62,6 +64,8 @@ struct Wanted {
     tty: bool,
     /// The client begins with a frame of its own.
     handshake: bool,
+    /// What the client may do, as far as its request said.
+    access: Access,
 }
 
 impl Wanted {
@@ -73,7 +77,8 @@ impl Wanted {
             .map_err(|_| Failure::bad_param("command", given, wanted))?;
         let task = params.text("task").unwrap_or_default().to_owned();
         let (tty, handshake) = (params.flag("tty")?, params.flag("ws_handshake")?);
-        Ok(Self { alloc, task, command: command.unwrap_or_default(), tty, handshake })
+        let (command, access) = (command.unwrap_or_default(), params.access().clone());
+        Ok(Self { alloc, task, command, tty, handshake, access })
     }
 }
 
@@ -103,7 +108,12 @@ async fn serve(api: &Api, upgrading: Upgrading, wanted: Wanted) {
     let (mut writes, mut reads): (SplitSink<ClientSocket, Message>, _) = socket.split();
     let talked = async {
         match begin(api, wanted, &mut reads).await {
-            Ok(session) => talk(session, &mut writes, &mut reads).await,
+            Ok((session, access)) => {
+                tokio::select! {
+                    end = talk(session, &mut writes, &mut reads) => end,
+                    () = ended(&access) => End::refused("the token has ended".to_owned(), 403),
+                }
+            }
             Err(end) => end,
         }
     };
@@ -136,6 +146,12 @@ impl End {
     }
 }
 
+impl End {
+    fn not_let_in(failure: &Failure) -> Self {
+        Self::refused(failure.to_string(), failure.status().as_u16())
+    }
+}
+
 impl From<ExecRefusal> for End {
     fn from(refusal: ExecRefusal) -> Self {
         Self::refused(refusal.text(), refusal.status())
@@ -147,21 +163,36 @@ async fn begin<S: AsyncRead + AsyncWrite + Unpin>(
     api: &Api,
     wanted: Wanted,
     reads: &mut SplitStream<WebSocketStream<S>>,
-) -> Result<ExecSession, End> {
-    if wanted.handshake {
-        shake_hands(reads).await?;
+) -> Result<(ExecSession, Access), End> {
+    let Wanted { alloc, task, command, tty, handshake, mut access } = wanted;
+    if handshake {
+        let secret = shake_hands(reads).await?;
+        access = late(api, &access, &secret).map_err(|failure| End::not_let_in(&failure))?;
     }
     api.agent.lets_exec()?;
-    let Wanted { alloc, task, command, tty, .. } = wanted;
     let asked = ExecAsked::read(&alloc, &task, command, tty)?;
-    // Whoever reaches the socket may do all that the agent does.
-    Ok(api.agent.exec_asked(asked, Ok(())).await?)
+    let view = alloc.parse().ok().and_then(|id| api.agent.alloc(id));
+    let let_in = match view {
+        Some(view) => access.require(Level::Operate, view.allocation.job.namespace()),
+        // Said below.
+        None => Ok(()),
+    };
+    let_in.map_err(|failure| End::not_let_in(&failure))?;
+    Ok((api.agent.exec_asked(asked, Ok(())).await?, access))
 }
 
-/// Clients in browsers send a token in a first frame. No token is looked at here.
+/// Wait until the token by which somebody was let in is no more.
+async fn ended(access: &Access) {
+    match access.bearer() {
+        Some(bearer) => bearer.ended().await,
+        None => std::future::pending().await,
+    }
+}
+
+/// Clients in browsers send a token in a first frame: its secret.
 async fn shake_hands<S: AsyncRead + AsyncWrite + Unpin>(
     reads: &mut SplitStream<WebSocketStream<S>>,
-) -> Result<(), End> {
+) -> Result<String, End> {
     let wrong = |why: &str| End::refused(format!("no handshake: {why}"), 400);
     let Some(first) = clock::timeout(API_HEADER_WALL_MAX, next_frame(reads)).await else {
         return Err(wrong("nothing came in time"));
@@ -169,7 +200,7 @@ async fn shake_hands<S: AsyncRead + AsyncWrite + Unpin>(
     let handshake: ExecHandshake = serde_json::from_slice(&first?)
         .map_err(|_| wrong("the first frame must be like {\"version\":1}"))?;
     match handshake.version {
-        1 => Ok(()),
+        1 => Ok(handshake.auth_token),
         _ => Err(wrong("its version must be 1")),
     }
 }

@@ -23,6 +23,7 @@ use super::wait::{self, Found};
 use ostler_agent::{JobView, RegisterOptions, StopOptions, Stopped};
 use ostler_jobspec::{FileDiagnostic, Inputs, Parsed, Syntax, nomad_json};
 use ostler_model::clock;
+use ostler_model::access::Level;
 use ostler_model::ids::{JobId, NAMESPACE, Namespace};
 use ostler_model::job::Job;
 use ostler_model::limits::API_START_WAIT;
@@ -89,9 +90,16 @@ fn job_of(params: &Params, bytes: &[u8]) -> Result<Given, Failure> {
     Ok(Given { job, envelope, warnings })
 }
 
-/// As [`job_of`], for a path that names the job too.
-fn job_named(params: &Params, id: &str, bytes: &[u8]) -> Result<Given, Failure> {
+/// As [`job_of`], for somebody who may change it: its namespace may stand in the body alone.
+fn job_to_change(params: &Params, bytes: &[u8]) -> Result<Given, Failure> {
     let given = job_of(params, bytes)?;
+    params.access().require(Level::Submit, given.job.namespace())?;
+    Ok(given)
+}
+
+/// The same for a path that names the job too.
+fn job_named(params: &Params, id: &str, bytes: &[u8]) -> Result<Given, Failure> {
+    let given = job_to_change(params, bytes)?;
     let path = given.job.id.beside(id).map_err(|_| Failure::NotThere("job"))?;
     match given.job.id == path {
         true => Ok(given),
@@ -148,7 +156,7 @@ pub(super) async fn register(
     params: Params,
     body: Body,
 ) -> Result<Response, Failure> {
-    let given = job_of(&params, &bytes(body)?)?;
+    let given = job_to_change(&params, &bytes(body)?)?;
     take(&api, &params, given).await
 }
 
@@ -201,7 +209,7 @@ pub(super) async fn parse(params: Params, body: Body) -> Result<Response, Failur
     let read =
         ostler_jobspec::read_with(text.as_bytes(), Path::new(""), Some(Syntax::Hcl), &inputs);
     let job = read.map_err(|diagnostics| Failure::BadJob(diagnostics.render(text, false)))?.job;
-    reply::json(&params, &ostler_jobspec::nomad_json(&job))
+    reply::json(&params, &job::parsed(&job))
 }
 
 /// `PUT /v1/validate/job`
@@ -305,21 +313,26 @@ pub(super) async fn plan(
     Ok(reply::at_index(index, reply::json(&params, &answer)?))
 }
 
-/// `PUT /v1/job/ID/evaluate`: whatever waits is looked at again at each change anyway, so there is nothing
-/// to do.
+/// `PUT /v1/job/ID/evaluate`: whatever waits is looked at again at each change anyway. What failed gets its
+/// successors at once where that is asked.
 pub(super) async fn evaluate(
     Asked { api, id, params }: Asked,
     body: Body,
 ) -> Result<Response, Failure> {
     let request: EvaluateRequest = read_body(body)?;
-    if request.eval_options.force_reschedule {
-        return Err(Failure::ForceReschedule);
-    }
     let found = look(&api, &params, &id).value?;
-    let (record, index) = (&found.record, api.agent.index());
+    let record = &found.record;
+    let placed = match request.eval_options.force_reschedule {
+        true => api.agent.reschedule(&record.job.id).await?.index,
+        false => None,
+    };
+    let index = placed.unwrap_or_else(|| api.agent.index());
     let answer = Registered {
-        eval_id: evaluations::of_nothing(&record.job.id, record.job_modify_index),
-        eval_create_index: record.job_modify_index,
+        eval_id: match placed {
+            Some(index) => evaluations::id(&record.job.id, index),
+            None => evaluations::of_nothing(&record.job.id, record.job_modify_index),
+        },
+        eval_create_index: placed.unwrap_or(record.job_modify_index),
         job_modify_index: record.job_modify_index,
         index,
         known_leader: true,

@@ -10,9 +10,11 @@ use axum::extract::{FromRequestParts, Path};
 use axum::http::request::Parts;
 use serde::de::DeserializeOwned;
 
+use super::access::Access;
 use super::error::Failure;
 use super::router::Api;
 use ostler_jobspec::units::parse_duration;
+use ostler_model::access::Level;
 use ostler_model::ids::{JobId, NAMESPACE, Namespace};
 use ostler_model::limits::{API_WAIT_DEFAULT, API_WAIT_MAX};
 
@@ -21,21 +23,35 @@ const KEYS_MAX: usize = 64;
 
 /// The query of a request. Unknown keys are passed over, of a repeated one the first counts: as
 /// Nomad does.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Params(BTreeMap<String, String>);
+#[derive(Clone, Debug, Default)]
+pub(super) struct Params {
+    texts: BTreeMap<String, String>,
+    access: Access,
+}
 
 impl Params {
+    /// Those of a query, for somebody who may see nothing.
     pub(super) fn parse(query: &str) -> Self {
-        let mut params = BTreeMap::new();
+        let mut texts = BTreeMap::new();
         for (key, value) in form_urlencoded::parse(query.as_bytes()).take(KEYS_MAX) {
-            params.entry(key.into_owned()).or_insert_with(|| value.into_owned());
+            texts.entry(key.into_owned()).or_insert_with(|| value.into_owned());
         }
-        Self(params)
+        Self { texts, access: Access::default() }
+    }
+
+    fn of(parts: &Parts) -> Self {
+        let access = parts.extensions.get::<Access>().cloned().unwrap_or_default();
+        Self { access, ..Self::parse(parts.uri.query().unwrap_or_default()) }
+    }
+
+    /// What the one who asks may do.
+    pub(super) const fn access(&self) -> &Access {
+        &self.access
     }
 
     /// The value of `key`; none when it is absent or empty.
     pub(super) fn text(&self, key: &str) -> Option<&str> {
-        self.0.get(key).map(String::as_str).filter(|value| !value.is_empty())
+        self.texts.get(key).map(String::as_str).filter(|value| !value.is_empty())
     }
 
     /// The value of `key`, which must be there.
@@ -54,7 +70,7 @@ impl Params {
 
     /// The first key that begins so.
     pub(super) fn beginning(&self, prefix: &str) -> Option<&str> {
-        self.0.keys().map(String::as_str).find(|key| key.starts_with(prefix))
+        self.texts.keys().map(String::as_str).find(|key| key.starts_with(prefix))
     }
 
     pub(super) fn number<T: std::str::FromStr>(
@@ -67,12 +83,12 @@ impl Params {
 
     /// Is the key there without a value?
     pub(super) fn is_empty(&self, key: &str) -> bool {
-        self.0.get(key).is_some_and(|value| value.is_empty())
+        self.texts.get(key).is_some_and(|value| value.is_empty())
     }
 
     /// Indented JSON is wanted. As in Nomad the key alone says so.
     pub(super) fn pretty(&self) -> bool {
-        self.0.contains_key("pretty")
+        self.texts.contains_key("pretty")
     }
 
     /// The page of `items` that is asked for, and the name of the first item of the next one; all of
@@ -100,13 +116,14 @@ impl Params {
         self.text("prefix").unwrap_or_default()
     }
 
-    /// Is something of `namespace` meant? One is named, or `*`; `default` unless given.
+    /// Is something of `namespace` meant, and may it be seen? One is named, or `*`; `default` unless given.
     pub(super) fn means_namespace(&self, namespace: &str) -> bool {
-        match self.text("namespace") {
+        let meant = match self.text("namespace") {
             None => namespace == NAMESPACE,
             Some("*") => true,
             Some(named) => named == namespace,
-        }
+        };
+        meant && self.access.allow(Level::Read, namespace)
     }
 
     /// The job of this id in the namespace that is named; in `default` unless one is. What cannot be an
@@ -180,8 +197,7 @@ impl<P: DeserializeOwned + Send> FromRequestParts<Arc<Api>> for Asked<P> {
 
     async fn from_request_parts(parts: &mut Parts, api: &Arc<Api>) -> Result<Self, PathRejection> {
         let Path(id) = Path::from_request_parts(parts, api).await?;
-        let params = Params::parse(parts.uri.query().unwrap_or_default());
-        Ok(Self { api: Arc::clone(api), id, params })
+        Ok(Self { api: Arc::clone(api), id, params: Params::of(parts) })
     }
 }
 
@@ -189,7 +205,7 @@ impl<S: Sync> FromRequestParts<S> for Params {
     type Rejection = Infallible;
 
     async fn from_request_parts(parts: &mut Parts, _state: &S) -> Result<Self, Infallible> {
-        Ok(Self::parse(parts.uri.query().unwrap_or_default()))
+        Ok(Self::of(parts))
     }
 }
 
@@ -234,11 +250,13 @@ mod tests {
 
     #[test]
     fn namespaces_are_the_default_one_unless_named() {
-        assert!(Params::parse("").means_namespace("default"));
-        assert!(!Params::parse("").means_namespace("other"));
-        assert!(Params::parse("namespace=*").means_namespace("other"));
-        assert!(Params::parse("namespace=other").means_namespace("other"));
-        assert!(!Params::parse("namespace=other").means_namespace("default"));
+        let all = |query| Params { access: Access::all(), ..Params::parse(query) };
+        assert!(all("").means_namespace("default"));
+        assert!(!all("").means_namespace("other"));
+        assert!(all("namespace=*").means_namespace("other"));
+        assert!(all("namespace=other").means_namespace("other"));
+        assert!(!all("namespace=other").means_namespace("default"));
+        assert!(!Params::parse("").means_namespace("default"), "nobody let this one in");
         let id =
             |query: &str| Params::parse(query).job_id("web").map(|id| id.qualified().to_owned());
         for own in ["", "namespace=", "namespace=default"] {
@@ -275,15 +293,15 @@ mod tests {
                 prop_assert!(wait.index > 0 && !wait.wait.is_zero() && wait.wait <= API_WAIT_MAX);
             }
             let mut written = form_urlencoded::Serializer::new(String::new());
-            written.extend_pairs(&params.0);
-            prop_assert_eq!(Params::parse(&written.finish()), params);
+            written.extend_pairs(&params.texts);
+            prop_assert_eq!(Params::parse(&written.finish()).texts, params.texts);
         }
 
         #[test]
         fn of_many_keys_the_first_are_looked_at(count in 0..2 * KEYS_MAX) {
             let query: Vec<_> = (0..count).map(|key| format!("k{key}=v")).collect();
             let params = Params::parse(&query.join("&"));
-            prop_assert_eq!(params.0.len(), count.min(KEYS_MAX));
+            prop_assert_eq!(params.texts.len(), count.min(KEYS_MAX));
             prop_assert_eq!(params.text("k0").is_some(), count > 0);
         }
     }

@@ -10,6 +10,8 @@ use super::params::Params;
 use super::reply;
 use super::router::{Api, Shared};
 use super::scaling;
+use ostler_model::access::Level;
+use ostler_model::ids::Namespace;
 use ostler_wire::{SearchAnswer, SearchRequest};
 
 /// Of each kind at most so many are named, as in Nomad.
@@ -78,8 +80,13 @@ fn of_kind(api: &Api, params: &Params, kind: &str, prefix: &str) -> Vec<String> 
             let all = api.agent.jobs().into_iter().map(|view| view.record.job.clone());
             all.filter(|job| here(job.namespace())).map(|job| job.id.as_str().to_owned()).collect()
         }
-        "namespaces" => api.agent.namespaces().keys().map(ToString::to_string).collect(),
-        "nodes" => vec![api.agent.node().id.to_string()],
+        "namespaces" => {
+            let seen = |name: &&Namespace| params.access().allow(Level::Read, name.as_str());
+            api.agent.namespaces().keys().filter(seen).map(ToString::to_string).collect()
+        }
+        "nodes" if params.access().allow_everywhere(Level::Read) => {
+            vec![api.agent.node().id.to_string()]
+        }
         "scaling_policy" => scaling::policy_ids(api, here),
         _ => Vec::new(),
     };

@@ -1,38 +1,38 @@
-//! The socket: who may connect, how many at once, and how it ends.
+//! Where the API is reached, and how it ends.
 //!
 //! ```text
-//! bind ─ 0600 ─ rename over a stale one ─► accept ─ same user or root? ─┬─ place free ─► connection
-//!                                            ▲                          └─ none ─► 503, closed
-//!              shutdown: no more accepted ───┘   each finishes its request, within a deadline; so does each
-//!                                                session that a connection became
+//! socket: bind ─ 0600 ─ rename over a stale one ─► accept ─ same user or root? ─┐
+//! TCP: bind ───────────────────────────────────► accept ─ [TLS, in time] ───────┼─► a place ─► connection
+//!                                                  ▲                            └─ none ─► 503, closed
+//!              shutdown: no more accepted ─────────┘   each finishes its request, within a deadline; so does
+//!                                                      each session that a connection became
 //! ```
 
-use std::io;
+use std::net::SocketAddr;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
-use std::pin::{Pin, pin};
 use std::sync::Arc;
 
 use axum::Router;
 use axum::http::StatusCode;
 use axum::middleware;
-use hyper::server::conn::http1;
-use hyper_util::rt::{TokioIo, TokioTimer};
-use hyper_util::service::TowerToHyperService;
-use tokio::io::AsyncWrite;
-use tokio::net::{UnixListener, UnixStream};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
+use tokio::sync::Semaphore;
 use tokio::task::{JoinHandle, JoinSet};
-use tokio_io_timeout::TimeoutWriter;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use super::ApiError;
+use super::access::Peer;
+use super::connection::{Serving, Stream};
 use super::drain::drained;
+use super::places::{Place, Places};
+use super::tls::ServerTls;
+use super::{ApiError, Faces, TcpFace};
+use ostler_access::Tokens;
 use ostler_model::clock;
 use ostler_model::limits::{
-    API_ACCEPT_PAUSE, API_CONNECTIONS_MAX, API_HEADER_BYTES_MAX, API_HEADER_WALL_MAX,
-    API_REFUSAL_WALL_MAX, API_REFUSALS_MAX, API_STOP_WALL_MAX, API_WRITE_WALL_MAX,
+    API_ACCEPT_PAUSE, API_CONNECTIONS_MAX, API_REFUSAL_WALL_MAX, API_REFUSALS_MAX,
+    API_STOP_WALL_MAX, API_TCP_CONNECTIONS_MAX, API_TCP_PER_CLIENT_MAX, API_TLS_WALL_MAX,
 };
 
 /// Longest path of a unix socket, bytes: `sockaddr_un` has 108 with the closing zero.
@@ -42,6 +42,8 @@ pub(super) const SOCKET_PATH_BYTES_MAX: usize = 107;
 #[derive(Debug)]
 pub struct ApiServer {
     socket: PathBuf,
+    tcp: Option<(SocketAddr, bool)>,
+    tokens: Tokens,
     leaving: CancellationToken,
     ended: JoinHandle<()>,
 }
@@ -51,6 +53,19 @@ impl ApiServer {
     #[must_use]
     pub fn socket(&self) -> &Path {
         &self.socket
+    }
+
+    /// Where it listens over TCP, as a URL.
+    #[must_use]
+    pub fn url(&self) -> Option<String> {
+        let (at, tls) = self.tcp?;
+        Some(format!("{}://{at}", if tls { "https" } else { "http" }))
+    }
+
+    /// Who may do what.
+    #[must_use]
+    pub const fn tokens(&self) -> &Tokens {
+        &self.tokens
     }
 
     /// End: nothing more is accepted, waiting queries and streams end at once, other requests under
@@ -69,34 +84,61 @@ impl Drop for ApiServer {
     }
 }
 
-/// Listen on `socket` and answer with `router` until `leaving`; what connections became is in `sessions`, and
-/// ends by itself then.
+/// Listen on `socket`, and over TCP where that is wanted, and answer with `router` until `leaving`; what
+/// connections became is in `sessions`, and ends by itself then.
 pub(super) fn start(
     router: Router,
-    socket: &Path,
+    faces: Faces<'_>,
     leaving: CancellationToken,
     sessions: TaskTracker,
 ) -> Result<ApiServer, ApiError> {
+    let Faces { socket, tcp, tokens } = faces;
+    let tcp = tcp.map(bind_tcp).transpose()?;
     let listener = bind(socket)?;
+    let told = match &tcp {
+        Some((listener, tls)) => {
+            let at = listener.local_addr();
+            let at =
+                at.map_err(|source| ApiError::Tcp { at: "its own address".to_owned(), source })?;
+            Some((at, tls.is_some()))
+        }
+        None => None,
+    };
     let acceptor = Acceptor {
         listener,
+        tcp,
         socket: socket.to_owned(),
-        router,
-        refusal: Router::new()
-            .fallback(|| async {
-                let text = "too many connections at once; try again";
-                let close = [(axum::http::header::CONNECTION, "close")];
-                (close, (StatusCode::SERVICE_UNAVAILABLE, text))
-            })
-            .layer(middleware::from_fn(drained)),
-        places: Arc::new(Semaphore::new(API_CONNECTIONS_MAX)),
+        serving: Serving { router, leaving: leaving.clone() },
+        refusal: Serving { router: refusal(), leaving: leaving.clone() },
+        places: Places::new(API_CONNECTIONS_MAX, None),
+        tcp_places: Places::new(API_TCP_CONNECTIONS_MAX, Some(API_TCP_PER_CLIENT_MAX)),
         refusals: Arc::new(Semaphore::new(API_REFUSALS_MAX)),
         leaving: leaving.clone(),
         connections: JoinSet::new(),
         sessions,
     };
     let ended = tokio::spawn(acceptor.run());
-    Ok(ApiServer { socket: socket.to_owned(), leaving, ended })
+    Ok(ApiServer { socket: socket.to_owned(), tcp: told, tokens, leaving, ended })
+}
+
+fn refusal() -> Router {
+    Router::new()
+        .fallback(|| async {
+            let text = "too many connections at once; try again";
+            let close = [(axum::http::header::CONNECTION, "close")];
+            (close, (StatusCode::SERVICE_UNAVAILABLE, text))
+        })
+        .layer(middleware::from_fn(drained))
+}
+
+fn bind_tcp(face: TcpFace) -> Result<(TcpListener, Option<ServerTls>), ApiError> {
+    let TcpFace { at, tls, .. } = face;
+    let bound = std::net::TcpListener::bind(at).and_then(|listener| {
+        listener.set_nonblocking(true)?;
+        TcpListener::from_std(listener)
+    });
+    let listener = bound.map_err(|source| ApiError::Tcp { at: at.to_string(), source })?;
+    Ok((listener, tls))
 }
 
 /// Make the socket under another name and put it in place when only this user can connect. A socket
@@ -125,10 +167,12 @@ fn bind(socket: &Path) -> Result<UnixListener, ApiError> {
 
 struct Acceptor {
     listener: UnixListener,
+    tcp: Option<(TcpListener, Option<ServerTls>)>,
     socket: PathBuf,
-    router: Router,
-    refusal: Router,
-    places: Arc<Semaphore>,
+    serving: Serving,
+    refusal: Serving,
+    places: Places,
+    tcp_places: Places,
     refusals: Arc<Semaphore>,
     leaving: CancellationToken,
     connections: JoinSet<()>,
@@ -144,11 +188,12 @@ impl Acceptor {
                 Some(_ended) = self.connections.join_next() => {}
                 accepted = self.listener.accept() => match accepted {
                     Ok((stream, _)) => self.take(stream),
-                    Err(error) => {
-                        tracing::warn!(%error, "a connection to the API could not be accepted");
-                        clock::sleep(API_ACCEPT_PAUSE).await;
-                    }
-                }
+                    Err(error) => not_accepted(&error).await,
+                },
+                accepted = accept(self.tcp.as_ref()) => match accepted {
+                    Ok((stream, from)) => self.take_tcp(stream, from),
+                    Err(error) => not_accepted(&error).await,
+                },
             }
         }
         self.end().await;
@@ -166,20 +211,58 @@ impl Acceptor {
                 return;
             }
         }
-        if let Ok(place) = Arc::clone(&self.places).try_acquire_owned() {
-            let serving = serve(stream, self.router.clone(), self.leaving.clone(), place);
-            self.connections.spawn(serving);
-        } else if let Ok(place) = Arc::clone(&self.refusals).try_acquire_owned() {
-            let serving = serve(stream, self.refusal.clone(), self.leaving.clone(), place);
-            self.connections.spawn(async move {
-                // Whoever does not read the refusal in time misses it.
-                let _in_time = clock::timeout(API_REFUSAL_WALL_MAX, serving).await;
-            });
+        match self.places.enter(None) {
+            Some(place) => self.serve(Box::new(stream), Peer::Socket, place),
+            None => self.refuse(Box::new(stream), Peer::Socket),
         }
     }
 
+    fn take_tcp(&mut self, stream: TcpStream, from: SocketAddr) {
+        let place = self.tcp_places.enter(Some(from.ip()));
+        let _late_or_not = stream.set_nodelay(true);
+        let tls = self.tcp.as_ref().and_then(|(_, tls)| tls.clone());
+        match (place, tls) {
+            (Some(place), None) => self.serve(Box::new(stream), Peer::Tcp(from), place),
+            (Some(place), Some(tls)) => {
+                let serving = self.serving.clone();
+                self.connections.spawn(async move {
+                    let agreeing = clock::timeout(API_TLS_WALL_MAX, tls.accept(stream));
+                    let agreed = place.closed().run_until_cancelled(agreeing).await;
+                    match agreed {
+                        Some(Some(Ok(stream))) => {
+                            serving.serve(Box::new(stream), Peer::Tcp(from), place).await;
+                        }
+                        Some(Some(Err(error))) => {
+                            tracing::debug!(%from, %error, "a connection with TLS did not begin");
+                        }
+                        Some(None) | None => tracing::debug!(%from, "TLS did not begin in time"),
+                    }
+                });
+            }
+            (None, None) => self.refuse(Box::new(stream), Peer::Tcp(from)),
+            // Who is one too many pays for no handshake.
+            (None, Some(_)) => {}
+        }
+    }
+
+    fn serve(&mut self, stream: Stream, peer: Peer, place: Place) {
+        let serving = self.serving.clone();
+        self.connections.spawn(async move { serving.serve(stream, peer, place).await });
+    }
+
+    fn refuse(&mut self, stream: Stream, peer: Peer) {
+        let Ok(permit) = Arc::clone(&self.refusals).try_acquire_owned() else { return };
+        let serving = self.refusal.clone();
+        self.connections.spawn(async move {
+            let _permit = permit;
+            // Whoever does not read the refusal in time misses it.
+            let refused = serving.serve(stream, peer, Place::none());
+            let _in_time = clock::timeout(API_REFUSAL_WALL_MAX, refused).await;
+        });
+    }
+
     async fn end(mut self) {
-        drop(self.listener);
+        drop((self.listener, self.tcp));
         if let Err(error) = std::fs::remove_file(&self.socket) {
             tracing::debug!(socket = %self.socket.display(), %error, "socket not removed");
         }
@@ -195,64 +278,40 @@ impl Acceptor {
     }
 }
 
+async fn accept(
+    tcp: Option<&(TcpListener, Option<ServerTls>)>,
+) -> std::io::Result<(TcpStream, SocketAddr)> {
+    match tcp {
+        Some((listener, _)) => listener.accept().await,
+        None => std::future::pending().await,
+    }
+}
+
+async fn not_accepted(error: &std::io::Error) {
+    tracing::warn!(%error, "a connection to the API could not be accepted");
+    clock::sleep(API_ACCEPT_PAUSE).await;
+}
+
 /// Only the agent's own user and root.
 const fn may_connect(peer: u32, own: u32) -> bool {
     peer == own || peer == 0
-}
-
-/// A client's stream, as connections are served over it.
-pub(super) type Bounded = Pin<Box<TimeoutWriter<UnixStream>>>;
-
-/// A stream whose writes must get somewhere. Without it a reader that never reads would keep its
-/// connection, and a followed log its place and its open file, for as long as it likes. A slow
-/// reader is none: every byte taken begins anew.
-fn bounded<S: AsyncWrite>(stream: S) -> Pin<Box<TimeoutWriter<S>>> {
-    let mut stream = TimeoutWriter::new(stream);
-    stream.set_timeout(Some(API_WRITE_WALL_MAX));
-    Box::pin(stream)
-}
-
-async fn serve(
-    stream: UnixStream,
-    router: Router,
-    leaving: CancellationToken,
-    _place: OwnedSemaphorePermit,
-) {
-    let stream = bounded(stream);
-    let mut http = http1::Builder::new();
-    http.timer(TokioTimer::new())
-        .header_read_timeout(API_HEADER_WALL_MAX)
-        .max_buf_size(API_HEADER_BYTES_MAX);
-    let connection = http.serve_connection(TokioIo::new(stream), TowerToHyperService::new(router));
-    // One may go on as a WebSocket.
-    let mut connection = pin!(connection.with_upgrades());
-    let ended = tokio::select! {
-        ended = connection.as_mut() => ended,
-        () = leaving.cancelled() => {
-            connection.as_mut().graceful_shutdown();
-            connection.await
-        }
-    };
-    if let Err(error) = ended {
-        let cause = std::error::Error::source(&error).and_then(|cause| cause.downcast_ref());
-        if cause.is_some_and(|cause: &io::Error| cause.kind() == io::ErrorKind::TimedOut) {
-            tracing::debug!("the client read nothing for {API_WRITE_WALL_MAX:?}");
-        } else {
-            // Hung up, or not HTTP: the other side's affair.
-            tracing::debug!(%error, "a connection to the API ended");
-        }
-    }
 }
 
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used, reason = "tests")]
 
-    use std::time::Duration;
-
+    use ostler_model::limits::API_WRITE_WALL_MAX;
     use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
     use super::*;
+
+    fn only(socket: &Path) -> Faces<'_> {
+        let state = ostler_state::StateStore::in_memory().unwrap();
+        let (clock, rng) = (clock::Clock::system(), ostler_model::rng::Rng::system());
+        let tokens = Tokens::load(state, clock, rng, &ostler_model::access::AclConfig::default());
+        Faces { socket, tcp: None, tokens: tokens.unwrap() }
+    }
 
     #[test]
     fn only_the_agents_user_and_root_may_connect() {
@@ -271,33 +330,6 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_write_to_somebody_who_reads_nothing_fails() {
-        let (ours, _theirs) = tokio::io::duplex(10);
-        let mut stream = bounded(ours);
-        let mut write = pin!(stream.write_all(&[0; 100]));
-        let second = Duration::from_secs(1);
-        assert!(clock::timeout(API_WRITE_WALL_MAX - second, write.as_mut()).await.is_none());
-        let error = clock::timeout(2 * second, write).await.unwrap().unwrap_err();
-        assert_eq!(error.kind(), io::ErrorKind::TimedOut);
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn a_slow_reader_gets_everything_however_long_it_takes() {
-        let (ours, mut theirs) = tokio::io::duplex(10);
-        let mut stream = bounded(ours);
-        let writing = tokio::spawn(async move { stream.write_all(&[7; 100]).await });
-        let mut got = Vec::new();
-        for _ in 0..10 {
-            clock::sleep(API_WRITE_WALL_MAX - Duration::from_secs(1)).await;
-            let mut part = [0; 10];
-            theirs.read_exact(&mut part).await.unwrap();
-            got.extend(part);
-        }
-        writing.await.unwrap().unwrap();
-        assert_eq!(got, [7; 100]);
-    }
-
-    #[tokio::test(start_paused = true)]
     async fn a_client_that_reads_nothing_of_a_stream_loses_its_connection() {
         static PART: [u8; 65_536] = [0; 65_536];
         const FAR_MORE: u64 = 64 * ostler_model::limits::MIB;
@@ -308,7 +340,8 @@ mod tests {
         };
         let router = Router::new().fallback(endless);
         let socket = dir.path().join("ostler.sock");
-        let server = start(router, &socket, CancellationToken::new(), TaskTracker::new()).unwrap();
+        let server =
+            start(router, only(&socket), CancellationToken::new(), TaskTracker::new()).unwrap();
         let mut client = UnixStream::connect(&socket).await.unwrap();
         client.write_all(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n").await.unwrap();
         clock::sleep(2 * API_WRITE_WALL_MAX).await;
@@ -348,7 +381,8 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let socket = dir.path().join("ostler.sock");
         let router = Router::new().fallback(|| async { "hello" });
-        let server = start(router, &socket, CancellationToken::new(), TaskTracker::new()).unwrap();
+        let server =
+            start(router, only(&socket), CancellationToken::new(), TaskTracker::new()).unwrap();
         let ask = async |uid| {
             let socket = socket.clone();
             tokio::task::spawn_blocking(move || ask_as(uid, socket)).await.unwrap()
@@ -370,7 +404,8 @@ mod tests {
         drop(std::os::unix::net::UnixListener::bind(&socket).unwrap());
         drop(std::os::unix::net::UnixListener::bind(dir.path().join(".s")).unwrap());
         let server =
-            start(Router::new(), &socket, CancellationToken::new(), TaskTracker::new()).unwrap();
+            start(Router::new(), only(&socket), CancellationToken::new(), TaskTracker::new())
+                .unwrap();
         let mode = std::fs::metadata(&socket).unwrap().permissions().mode();
         assert_eq!(mode & 0o777, 0o600);
         UnixStream::connect(server.socket()).await.unwrap();

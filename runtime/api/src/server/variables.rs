@@ -16,6 +16,7 @@ use super::reply;
 use super::router::{Api, Shared};
 use super::wait::{self, Found};
 use ostler_agent::VariableError;
+use ostler_model::access::Level;
 use ostler_model::ids::NAMESPACE;
 use ostler_model::vars::{Items, KeptVariables as _, VarKey, VarList, Variable};
 use ostler_wire as wire;
@@ -38,7 +39,8 @@ pub(super) async fn list(State(api): Shared, params: Params) -> Result<Response,
         named => Some(named.unwrap_or(NAMESPACE)),
     };
     let look = || {
-        let list = kept.list(namespace, params.prefix());
+        let mut list = kept.list(namespace, params.prefix());
+        list.found.retain(|one| params.access().allow(Level::Submit, one.namespace.as_str()));
         Found { index: list.index, value: Ok(list) }
     };
     let show = |list: VarList| {

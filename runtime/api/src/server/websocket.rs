@@ -7,10 +7,10 @@
 use axum::body::Body;
 use axum::extract::Request;
 use axum::http::header::{
-    CONNECTION, HOST, ORIGIN, SEC_WEBSOCKET_ACCEPT, SEC_WEBSOCKET_KEY, SEC_WEBSOCKET_VERSION,
+    CONNECTION, SEC_WEBSOCKET_ACCEPT, SEC_WEBSOCKET_KEY, SEC_WEBSOCKET_VERSION,
     UPGRADE,
 };
-use axum::http::{HeaderMap, HeaderName, StatusCode, Uri};
+use axum::http::{HeaderName, StatusCode};
 use axum::response::Response;
 use hyper::upgrade::OnUpgrade;
 use hyper_util::rt::TokioIo;
@@ -18,7 +18,7 @@ use tokio_tungstenite::WebSocketStream;
 use tokio_tungstenite::tungstenite::protocol::Role;
 
 use super::error::Failure;
-use super::socket::Bounded;
+use super::connection::Bounded;
 use crate::websocket::{VERSION, accepted, config};
 
 /// A client's connection, after the upgrade.
@@ -42,9 +42,6 @@ pub(super) fn upgrade(mut request: Request) -> Result<(Response, Upgrading), Fai
     let Some(accept) = key.filter(|_| is_upgrade && names(SEC_WEBSOCKET_VERSION, VERSION)) else {
         return Err(Failure::NotWebSocket);
     };
-    if !is_own(headers) {
-        return Err(Failure::OtherOrigin);
-    }
     // Present on every connection that can be upgraded.
     let Some(upgrade) = request.extensions_mut().remove::<OnUpgrade>() else {
         return Err(Failure::NotWebSocket);
@@ -57,16 +54,6 @@ pub(super) fn upgrade(mut request: Request) -> Result<(Response, Upgrading), Fai
         .body(Body::empty());
     let response = response.map_err(|error| Failure::Internal(error.to_string()))?;
     Ok((response, Upgrading(upgrade)))
-}
-
-/// A page in a browser may open a WebSocket to any address that it can reach, unasked: the browser says
-/// whose page it is.
-fn is_own(headers: &HeaderMap) -> bool {
-    let Some(origin) = headers.get(ORIGIN) else { return true };
-    let origin = origin.to_str().ok().and_then(|text| text.parse::<Uri>().ok());
-    let host = headers.get(HOST).and_then(|host| host.to_str().ok());
-    let authority = origin.as_ref().and_then(Uri::authority).map(|authority| authority.as_str());
-    authority.is_some_and(|one| host.is_some_and(|other| one.eq_ignore_ascii_case(other)))
 }
 
 impl Upgrading {
@@ -133,15 +120,6 @@ mod tests {
             let mut headers = GOOD.to_vec();
             headers.remove(missing);
             assert!(asked(&headers).unwrap_err().contains("WebSocket"), "{headers:?}");
-        }
-    }
-
-    #[test]
-    fn pages_of_others_are_refused() {
-        let from = |origin| asked(&[&GOOD[..], &[("origin", origin)]].concat());
-        assert_eq!(from("http://127.0.0.1:4646"), Ok(()));
-        for other in ["http://127.0.0.1:8000", "https://example.com", "null", "http://"] {
-            assert!(from(other).unwrap_err().contains("page"), "{other}");
         }
     }
 }

@@ -15,16 +15,16 @@ pub const API_HEADER_WALL_MAX: Duration = Duration::from_secs(30);
 pub const API_DRAIN_BYTES_MAX: usize = 8 * API_BODY_BYTES_MAX;
 /// How long that may take; the answer waits for it. Local clients write without a pause.
 pub const API_DRAIN_WALL_MAX: Duration = Duration::from_secs(1);
-/// Connections at once; each may have one request under way. A person's tools use a handful, and
-/// waiting queries of a hundred watchers still leave room.
-pub const API_CONNECTIONS_MAX: usize = 128;
+/// Connections of the socket at once; each may have one request under way. Room for five hundred waiting
+/// queries beside all streams. One that asks nothing makes room for another.
+pub const API_CONNECTIONS_MAX: usize = 768;
 /// Connections beyond those that are told so with status 503 at the same time; more are dropped.
 pub const API_REFUSALS_MAX: usize = 16;
 /// How long such a refusal may take.
 pub const API_REFUSAL_WALL_MAX: Duration = Duration::from_secs(2);
 /// Streams (followed logs, files) at once: fewer than connections, so that followers alone cannot
 /// lock everybody else out.
-pub const API_STREAMS_MAX: usize = 64;
+pub const API_STREAMS_MAX: usize = 192;
 /// Longest that a request may take which neither waits for a change nor streams. Above
 /// [`super::KILL_TIMEOUT_MAX`] and [`super::KILL_GRACE`], which bound a restart.
 pub const API_REQUEST_WALL_MAX: Duration = Duration::from_secs(60);
@@ -42,6 +42,12 @@ pub const API_LOOK_INTERVAL: Duration = Duration::from_millis(20);
 pub const API_HEARTBEAT: Duration = Duration::from_secs(1);
 /// Topics of one stream of events.
 pub const API_TOPICS_MAX: usize = 64;
+/// From one look at the node to the next for those who follow how it is: what people can read.
+pub const API_LIVE_PACE: Duration = Duration::from_secs(1);
+/// Silence in that stream after which a sign of life is sent: a reader knows from it that it is not cut off.
+pub const API_LIVE_SIGN_PERIOD: Duration = Duration::from_secs(10);
+/// Collected allocations that one of its lines names; of more, the list has to be read again.
+pub const API_LIVE_GONE_MAX: usize = 256;
 /// Visible changes that are kept for those who follow each of them; a few hundred bytes each at most.
 pub const CHANGES_KEPT_MAX: usize = 8_192;
 /// From one look at a file that is followed to the next; Nomad's interval.
@@ -59,3 +65,29 @@ pub const SCALING_EVENTS_MAX: usize = 20;
 pub const SCALING_EVENT_BYTES_MAX: usize = 4 * 1024;
 /// Entries of one directory listed; more are left out.
 pub const API_DIR_ENTRIES_MAX: usize = 10_000;
+/// Tokens of the API, those of the configuration included: one or two for each of some hundred people and
+/// programs. A request is compared with each.
+pub const TOKENS_MAX: usize = 1_000;
+/// Policies of one token.
+pub const TOKEN_POLICIES_MAX: usize = 32;
+/// Longest name of a token, and longest secret that is looked at, bytes.
+pub const TOKEN_TEXT_BYTES_MAX: usize = 256;
+/// Shortest secret in a file of the configuration, bytes: below it one can be guessed.
+pub const TOKEN_SECRET_BYTES_MIN: usize = 16;
+/// Longest that a change of tokens waits for the disk.
+pub const TOKEN_WRITE_WALL_MAX: Duration = Duration::from_secs(10);
+/// Names by which the API may be asked for, of the configuration.
+pub const HTTP_HOSTS_MAX: usize = 64;
+/// Connections over TCP at once, beside those of the socket, which these cannot displace.
+pub const API_TCP_CONNECTIONS_MAX: usize = 1_024;
+/// Connections over TCP of one address that is not this machine's; Nomad's default.
+pub const API_TCP_PER_CLIENT_MAX: usize = 100;
+/// Longest that the beginning of a TLS connection may take.
+pub const API_TLS_WALL_MAX: Duration = Duration::from_secs(5);
+/// Answers from this length on are packed for who takes that, bytes: shorter ones fit one packet anyway.
+pub const API_GZIP_BYTES_MIN: u64 = 1_400;
+/// Answers up to this length are packed where they are answered, bytes: it takes a millisecond or two.
+/// Longer ones are packed on a thread of their own.
+pub const API_GZIP_INLINE_BYTES_MAX: usize = 64 * KIB as usize;
+/// Beginning of a file of the machine that is told in a bundle, bytes; Nomad's bound.
+pub const HOST_FILE_BYTES_MAX: u64 = 4 * MIB;

@@ -1,0 +1,153 @@
+//! The connection to an agent: its socket, or TCP, perhaps with TLS.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::{TcpStream, UnixStream};
+use tokio_rustls::TlsConnector;
+use tokio_rustls::rustls::crypto::ring;
+use tokio_rustls::rustls::pki_types::pem::PemObject as _;
+use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
+use tokio_rustls::rustls::{ClientConfig, RootCertStore};
+
+use super::At;
+use ostler_model::limits::CLUSTER_PEM_BYTES_MAX;
+
+/// What a connection is made of.
+pub(super) trait Duplex: AsyncRead + AsyncWrite + Send + Unpin {}
+
+impl<S: AsyncRead + AsyncWrite + Send + Unpin> Duplex for S {}
+
+/// How an agent is known over TLS, and who asks.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ClientTlsFiles {
+    /// Who vouches for the agent (PEM); the system's authorities unless given.
+    pub authorities: Option<PathBuf>,
+    /// Who asks: certificate and key (PEM), for an agent that wants to know.
+    pub own: Option<(PathBuf, PathBuf)>,
+    /// The name in the agent's certificate, where that is not the one of the address.
+    pub name: Option<String>,
+}
+
+/// Why there is no TLS.
+#[derive(Debug, thiserror::Error)]
+pub enum ClientTlsError {
+    /// A file cannot be read.
+    #[error("cannot read {}", file.display())]
+    Read {
+        /// Which.
+        file: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// A file has something else in it.
+    #[error("{} has no {what} (PEM) that can be read", file.display())]
+    Content {
+        /// Which.
+        file: PathBuf,
+        /// What it should have.
+        what: &'static str,
+    },
+    /// The system's authorities are missing.
+    #[error("this system has no authorities that vouch for servers; give --ca-cert FILE")]
+    NoAuthorities,
+    /// What the files have cannot be used.
+    #[error("TLS cannot be set up: {0}")]
+    Unusable(String),
+}
+
+/// TLS that is ready to be used.
+#[derive(Clone)]
+pub struct ClientTls {
+    connector: TlsConnector,
+    name: Option<String>,
+}
+
+impl std::fmt::Debug for ClientTls {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("ClientTls").field("name", &self.name).finish_non_exhaustive()
+    }
+}
+
+impl ClientTls {
+    /// Read the files.
+    ///
+    /// # Errors
+    /// When a file cannot be read, or what it has not be used.
+    pub fn read(files: &ClientTlsFiles) -> Result<Self, ClientTlsError> {
+        let unusable = |error: &dyn std::fmt::Display| ClientTlsError::Unusable(error.to_string());
+        let config = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
+            .with_safe_default_protocol_versions()
+            .map_err(|error| unusable(&error))?
+            .with_root_certificates(roots(files.authorities.as_deref())?);
+        let config = match &files.own {
+            None => config.with_no_client_auth(),
+            Some((certificate, key)) => {
+                let content = || ClientTlsError::Content { file: key.clone(), what: "key" };
+                let read = PrivateKeyDer::from_pem_slice(&bytes(key)?).map_err(|_| content())?;
+                let own = config.with_client_auth_cert(certificates(certificate)?, read);
+                own.map_err(|error| unusable(&error))?
+            }
+        };
+        Ok(Self { connector: TlsConnector::from(Arc::new(config)), name: files.name.clone() })
+    }
+
+    async fn connect(&self, host: &str, stream: TcpStream) -> io::Result<Box<dyn Duplex>> {
+        let name = self.name.as_deref().unwrap_or(host).to_owned();
+        let name = ServerName::try_from(name).map_err(io::Error::other)?;
+        Ok(Box::new(self.connector.connect(name, stream).await?))
+    }
+}
+
+/// Connect to the agent.
+pub(super) async fn dial(at: &At, tls: Option<&ClientTls>) -> io::Result<Box<dyn Duplex>> {
+    match at {
+        At::Socket(path) => Ok(Box::new(UnixStream::connect(path).await?)),
+        At::Tcp { tls: with_tls, host, port } => {
+            let stream = TcpStream::connect((host.as_str(), *port)).await?;
+            stream.set_nodelay(true)?;
+            match (with_tls, tls) {
+                (false, _) => Ok(Box::new(stream)),
+                (true, Some(tls)) => tls.connect(host, stream).await,
+                (true, None) => Err(io::Error::other("there are no authorities for TLS")),
+            }
+        }
+    }
+}
+
+fn roots(authorities: Option<&Path>) -> Result<RootCertStore, ClientTlsError> {
+    let mut roots = RootCertStore::empty();
+    match authorities {
+        Some(file) => {
+            for certificate in certificates(file)? {
+                let added = roots.add(certificate);
+                added.map_err(|error| ClientTlsError::Unusable(error.to_string()))?;
+            }
+        }
+        None => {
+            roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
+            if roots.is_empty() {
+                return Err(ClientTlsError::NoAuthorities);
+            }
+        }
+    }
+    Ok(roots)
+}
+
+fn certificates(file: &Path) -> Result<Vec<CertificateDer<'static>>, ClientTlsError> {
+    let content = || ClientTlsError::Content { file: file.to_owned(), what: "certificate" };
+    let read: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&bytes(file)?).collect();
+    let read = read.map_err(|_| content())?;
+    if read.is_empty() { Err(content()) } else { Ok(read) }
+}
+
+fn bytes(file: &Path) -> Result<Vec<u8>, ClientTlsError> {
+    use io::Read as _;
+    let failed = |source| ClientTlsError::Read { file: file.to_owned(), source };
+    let mut bytes = Vec::new();
+    let opened = std::fs::File::open(file).map_err(failed)?;
+    opened.take(CLUSTER_PEM_BYTES_MAX).read_to_end(&mut bytes).map_err(failed)?;
+    Ok(bytes)
+}

@@ -1,0 +1,63 @@
+//! By which names the API may be asked for over TCP.
+//!
+//! A page of somebody else in a browser may let a name of its own point to this machine and ask by it, as if
+//! the API were its own site; what it cannot do is ask by an address, or by a name that is not its own.
+
+use std::net::IpAddr;
+
+use axum::http::Uri;
+use axum::http::uri::Authority;
+
+/// The names, beside addresses and `localhost`.
+#[derive(Clone, Debug, Default)]
+pub(in crate::server) struct Hosts(Vec<String>);
+
+impl Hosts {
+    /// These names, whatever their case.
+    pub(in crate::server) fn new(names: impl IntoIterator<Item = String>) -> Self {
+        Self(names.into_iter().map(|name| name.to_ascii_lowercase()).collect())
+    }
+
+    /// May the API be asked for so? `host` is that of the header, with its port.
+    pub(super) fn allow(&self, host: &str) -> bool {
+        let Ok(authority) = host.parse::<Authority>() else { return false };
+        let name = authority.host().trim_end_matches('.').to_ascii_lowercase();
+        let address = name.trim_start_matches('[').trim_end_matches(']');
+        name == "localhost" || address.parse::<IpAddr>().is_ok() || self.0.contains(&name)
+    }
+}
+
+/// Is a page of this origin one of the host that is asked?
+pub(super) fn is_of(origin: &str, host: &str) -> bool {
+    let origin = origin.parse::<Uri>().ok();
+    let authority = origin.as_ref().and_then(Uri::authority).map(Authority::as_str);
+    authority.is_some_and(|own| own.eq_ignore_ascii_case(host))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_localhost_and_named_hosts_are_allowed_and_no_other_name() {
+        let hosts = Hosts::new(["Node1.example".to_owned()]);
+        let own = ["127.0.0.1", "127.0.0.1:4646", "[::1]:4646", "10.1.2.3", "localhost:1"];
+        for host in own.into_iter().chain(["node1.example", "NODE1.EXAMPLE:4646", "localhost."]) {
+            assert!(hosts.allow(host), "{host}");
+        }
+        let others =
+            ["", "evil.example", "127.0.0.1.evil.example", "localhost.evil.example", "a b"];
+        for host in others.into_iter().chain(["127.0.0.1@evil.example", "evil.example:4646"]) {
+            assert!(!hosts.allow(host), "{host}");
+        }
+    }
+
+    #[test]
+    fn a_page_is_of_the_host_and_port_that_it_came_from() {
+        assert!(is_of("http://127.0.0.1:4646", "127.0.0.1:4646"));
+        assert!(is_of("https://node1.example", "Node1.example"));
+        for origin in ["null", "", "http://127.0.0.1:8080", "http://evil.example", "file://"] {
+            assert!(!is_of(origin, "127.0.0.1:4646"), "{origin}");
+        }
+    }
+}

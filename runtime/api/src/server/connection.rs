@@ -1,0 +1,166 @@
+//! One connection: HTTP/1, bounded in size and time.
+
+use std::io;
+use std::pin::{Pin, pin};
+use std::task::{Context, Poll};
+
+use axum::Router;
+use axum::body::{Body, Bytes, HttpBody};
+use axum::http::{Request, Response};
+use futures_util::future::BoxFuture;
+use hyper::body::{Frame, Incoming, SizeHint};
+use hyper::server::conn::http1;
+use hyper::service::Service;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::service::TowerToHyperService;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio_io_timeout::TimeoutWriter;
+use tokio_util::sync::CancellationToken;
+
+use super::access::Peer;
+use super::places::{Busy, Place};
+use ostler_model::limits::{API_HEADER_BYTES_MAX, API_HEADER_WALL_MAX, API_WRITE_WALL_MAX};
+
+/// What a connection is made of: a socket, or TLS over one.
+pub(super) trait Duplex: AsyncRead + AsyncWrite + Send + Unpin {}
+
+impl<S: AsyncRead + AsyncWrite + Send + Unpin> Duplex for S {}
+
+/// A client's stream.
+pub(super) type Stream = Box<dyn Duplex>;
+
+/// The same, as connections are served over it.
+pub(super) type Bounded = Pin<Box<TimeoutWriter<Stream>>>;
+
+/// A stream whose writes must get somewhere. Without it a reader that never reads would keep its
+/// connection, and a followed log its place and its open file, for as long as it likes. A slow
+/// reader is none: every byte taken begins anew.
+fn bounded<S: AsyncWrite>(stream: S) -> Pin<Box<TimeoutWriter<S>>> {
+    let mut stream = TimeoutWriter::new(stream);
+    stream.set_timeout(Some(API_WRITE_WALL_MAX));
+    Box::pin(stream)
+}
+
+/// What all connections have.
+#[derive(Clone)]
+pub(super) struct Serving {
+    pub(super) router: Router,
+    pub(super) leaving: CancellationToken,
+}
+
+impl Serving {
+    /// Answer until the client hangs up, its place is needed while it asks nothing, or the API ends.
+    pub(super) async fn serve(self, stream: Stream, peer: Peer, place: Place) {
+        let mut http = http1::Builder::new();
+        http.timer(TokioTimer::new())
+            .header_read_timeout(API_HEADER_WALL_MAX)
+            .max_buf_size(API_HEADER_BYTES_MAX);
+        let service = Asked { router: TowerToHyperService::new(self.router), peer, place: &place };
+        let connection = http.serve_connection(TokioIo::new(bounded(stream)), service);
+        // One may go on as a WebSocket.
+        let mut connection = pin!(connection.with_upgrades());
+        let ended = tokio::select! {
+            ended = connection.as_mut() => ended,
+            () = place.closed().cancelled() => return,
+            () = self.leaving.cancelled() => {
+                connection.as_mut().graceful_shutdown();
+                connection.await
+            }
+        };
+        if let Err(error) = ended {
+            let cause = std::error::Error::source(&error).and_then(|cause| cause.downcast_ref());
+            if cause.is_some_and(|cause: &io::Error| cause.kind() == io::ErrorKind::TimedOut) {
+                tracing::debug!("the client read nothing for {API_WRITE_WALL_MAX:?}");
+            } else {
+                // Hung up, or not HTTP: the other side's affair.
+                tracing::debug!(%error, "a connection to the API ended");
+            }
+        }
+    }
+}
+
+/// The router, which is told where each request comes from; the connection counts as busy until its answer is
+/// written.
+struct Asked<'a> {
+    router: TowerToHyperService<Router>,
+    peer: Peer,
+    place: &'a Place,
+}
+
+impl Service<Request<Incoming>> for Asked<'_> {
+    type Response = Response<Answer>;
+    type Error = std::convert::Infallible;
+    type Future = BoxFuture<'static, Result<Response<Answer>, std::convert::Infallible>>;
+
+    fn call(&self, mut request: Request<Incoming>) -> Self::Future {
+        let busy = self.place.busy();
+        request.extensions_mut().insert(self.peer);
+        let answer = self.router.call(request);
+        Box::pin(async move { Ok(answer.await?.map(|body| Answer { body, _busy: busy })) })
+    }
+}
+
+/// The body of an answer.
+struct Answer {
+    body: Body,
+    _busy: Busy,
+}
+
+impl HttpBody for Answer {
+    type Data = Bytes;
+    type Error = axum::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
+        Pin::new(&mut self.body).poll_frame(context)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "tests")]
+
+    use std::time::Duration;
+
+    use ostler_model::clock;
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_write_to_somebody_who_reads_nothing_fails() {
+        let (ours, _theirs) = tokio::io::duplex(10);
+        let mut stream = bounded(ours);
+        let mut write = pin!(stream.write_all(&[0; 100]));
+        let second = Duration::from_secs(1);
+        assert!(clock::timeout(API_WRITE_WALL_MAX - second, write.as_mut()).await.is_none());
+        let error = clock::timeout(2 * second, write).await.unwrap().unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::TimedOut);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_slow_reader_gets_everything_however_long_it_takes() {
+        let (ours, mut theirs) = tokio::io::duplex(10);
+        let mut stream = bounded(ours);
+        let writing = tokio::spawn(async move { stream.write_all(&[7; 100]).await });
+        let mut got = Vec::new();
+        for _ in 0..10 {
+            clock::sleep(API_WRITE_WALL_MAX - Duration::from_secs(1)).await;
+            let mut part = [0; 10];
+            theirs.read_exact(&mut part).await.unwrap();
+            got.extend(part);
+        }
+        writing.await.unwrap().unwrap();
+        assert_eq!(got, [7; 100]);
+    }
+}
