@@ -1,9 +1,9 @@
 //! `ostler agent`: the process that keeps jobs.
 //!
 //! ```text
-//! config ─► Place ─► Agent::begin (state, node) ─► API ─► Begun::ready (plugins, restore) ─► ready
-//!                                                    │                                 │ SIGHUP:
-//!                        ┌── SIGTERM, SIGINT ◄───────┴─────────────────────────────────┘ jobs again
+//! config ─► Place ─► Agent::begin (state, node) ─► API ─► Begun::ready (plugins, restore) ─► ready ◄─┐
+//!                                                    │                                 │ SIGHUP: reload
+//!                        ┌── SIGTERM, SIGINT ◄───────┴─────────────────────────────────┘ (agent_reload)
 //!                        ▼
 //!   leave (native tasks go on) or drain (they end in order) ─► exit 0
 //!                        │ a second signal
@@ -14,24 +14,30 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
+use tokio_util::task::AbortOnDropHandle;
 
+use super::agent_config::Given;
 use super::agent_place::Place;
+use super::agent_reload::{self, LogReload};
+use super::api_face;
+use super::api_reload::ApiReload;
 use super::args::agent::AgentCommandArgs;
 use super::connect::Stop;
 use super::exit::Exit;
-use super::input;
 use super::interrupt::{Interrupt, Interrupts};
 use super::join::{self, ToCluster};
+use super::logging;
 use super::notify;
 use super::output;
 use super::start::StartError;
+use super::watchdog;
 use ostler_agent::{Agent, AgentHandle, AgentMode, AgentOptions, Begun, LeaveMode};
 use ostler_api::SOCKET_NAME;
-use ostler_api::server::{self, ApiServer};
+use ostler_api::server::{self, ApiServer, Faces, TcpFace};
 use ostler_cluster::client::ClusterNodes;
 use ostler_model::causes;
 use ostler_model::clock::{self, Clock};
-use ostler_model::config::{AgentConfig, ClusterConfig};
+use ostler_model::config::AgentConfig;
 use ostler_model::other_nodes::OtherNodes;
 use ostler_model::rng::Rng;
 
@@ -40,16 +46,14 @@ use ostler_model::rng::Rng;
 const LEAVE_WAIT: Duration = Duration::from_secs(30);
 
 /// Run the agent until a signal ends it.
-pub(super) async fn run(args: &AgentCommandArgs) -> Result<Exit, Stop> {
+pub(super) async fn run(args: &Arc<AgentCommandArgs>, verbose: u8) -> Result<Exit, Stop> {
+    let given = Given { args, verbose };
     let mut interrupts = Interrupts::new()
         .map_err(|error| Stop::Cannot(format!("cannot wait for signals: {error}")))?;
-    let config = config(args)?;
+    let config = given.config()?;
+    logging::configure(&given.log(&config.log)).map_err(Stop::Wrong)?;
     let place = Place::of(args.data_dir.clone(), &config)?;
-    let cluster = args.to.over(config.cluster.clone());
-    let cluster = match &args.node_class {
-        None => cluster,
-        class => ClusterConfig { node_class: class.clone(), ..cluster },
-    };
+    let cluster = config.cluster.clone();
     let joins = !cluster.servers.is_empty();
     let tls = join::tls(&cluster)?;
     if joins && (config.jobs_dir.is_some() || place.mode != AgentMode::Durable) {
@@ -59,12 +63,12 @@ pub(super) async fn run(args: &AgentCommandArgs) -> Result<Exit, Stop> {
                 .to_owned(),
         ));
     }
-    // The agent itself refuses jobs of its own, from its first request on.
-    let config = AgentConfig { cluster: cluster.clone(), ..config };
     let others = ClusterNodes::default();
     // Allocations of an earlier agent may ask for them before this one has joined.
     let asked = joins.then(|| Arc::new(others.clone()) as Arc<dyn OtherNodes>);
-    let (agent, api) = started(&place, config, asked, &mut interrupts).await?;
+    let tcp = api_face::of(&config)?;
+    let tls_of_api = tcp.as_ref().and_then(|face| face.tls.clone());
+    let (agent, api) = started(&place, config, tcp, asked, &mut interrupts).await?;
     let joined = CancellationToken::new();
     if joins {
         let ways = ToCluster { tls, introduction: args.intro_token.clone(), others };
@@ -74,15 +78,18 @@ pub(super) async fn run(args: &AgentCommandArgs) -> Result<Exit, Stop> {
             return Err(stop);
         }
     }
+    agent.reloads(Arc::new(LogReload::new(Arc::clone(args), verbose)));
+    agent.reloads(Arc::new(ApiReload { tokens: api.tokens().clone(), tls: tls_of_api }));
+    let watched = tokio::spawn(watchdog::watch(agent.clone(), joined.clone()));
+    let _watched = AbortOnDropHandle::new(watched);
     notify::tell("READY=1\nSTATUS=ready");
-    output::say(&format!("ready: the agent answers at {}", api.socket().display()));
-    if place.mode == AgentMode::InMemory {
-        output::say(
-            "no data directory is named: jobs are kept in memory and end with the agent; to keep them, \
-             give --data-dir DIR",
-        );
-    }
-    let signal = ending(&mut interrupts, || agent.rescan_jobs_dir()).await;
+    say_ready(&api, &place, args.dev);
+    let signal = loop {
+        match interrupts.next().await {
+            Interrupt::Hup => drop(agent_reload::reload(&agent, &given).await),
+            signal => break signal,
+        }
+    };
     // Tasks that cannot outlive the agent end in order with it.
     let drain = args.drain || place.mode.ends_tasks();
     let mode = match drain {
@@ -98,7 +105,33 @@ pub(super) async fn run(args: &AgentCommandArgs) -> Result<Exit, Stop> {
             output::say("the agent has ended");
             Ok(Exit::Success)
         }
-        signal = ending(&mut interrupts, || {}) => Ok(signal.exit()),
+        signal = ending(&mut interrupts) => Ok(signal.exit()),
+    }
+}
+
+fn say_ready(api: &ApiServer, place: &Place, dev: bool) {
+    let socket = api.socket().display();
+    let url = api.url();
+    let also = url.as_ref().map(|url| format!(" and {url}")).unwrap_or_default();
+    output::say(&format!("ready: the agent answers at {socket}{also}"));
+    if !dev && place.mode == AgentMode::InMemory {
+        output::say(
+            "no data directory is named: jobs are kept in memory and end with the agent; to keep them, \
+             give --data-dir DIR",
+        );
+    }
+    if !dev {
+        return;
+    }
+    output::say(
+        "an agent for development: raw_exec runs any program, and nothing is kept at its end",
+    );
+    output::say(&format!("for ostler: export OSTLER_ADDR=unix://{socket}"));
+    match url {
+        Some(url) => {
+            output::say(&format!("for nomad:  export NOMAD_ADDR={url}; in a browser: {url}/ui/"));
+        }
+        None => output::say(&format!("for nomad:  export NOMAD_ADDR=unix://{socket}")),
     }
 }
 
@@ -106,6 +139,7 @@ pub(super) async fn run(args: &AgentCommandArgs) -> Result<Exit, Stop> {
 async fn started(
     place: &Place,
     config: AgentConfig,
+    tcp: Option<TcpFace>,
     other_nodes: Option<Arc<dyn OtherNodes>>,
     interrupts: &mut Interrupts,
 ) -> Result<(AgentHandle, ApiServer), Stop> {
@@ -114,8 +148,8 @@ async fn started(
         Stop::Exit(signal.exit())
     };
     let begun = tokio::select! {
-        begun = begin(place, config, other_nodes) => begun,
-        signal = ending(interrupts, || {}) => return Err(given_up(signal)),
+        begun = begin(place, config, tcp, other_nodes) => begun,
+        signal = ending(interrupts) => return Err(given_up(signal)),
     };
     let (begun, api) = begun?;
     let agent = begun.agent().clone();
@@ -127,12 +161,12 @@ async fn started(
                 return Err(Stop::Cannot(causes::chain(&error)));
             }
         },
-        signal = ending(interrupts, || {}) => signal,
+        signal = ending(interrupts) => signal,
     };
     let exit = given_up(signal);
     tokio::select! {
         () = leave(agent, api, LeaveMode::LeaveTasks) => {}
-        _again = ending(interrupts, || {}) => {}
+        _again = ending(interrupts) => {}
     }
     Err(exit)
 }
@@ -141,8 +175,10 @@ async fn started(
 async fn begin(
     place: &Place,
     config: AgentConfig,
+    tcp: Option<TcpFace>,
     other_nodes: Option<Arc<dyn OtherNodes>>,
 ) -> Result<(Begun, ApiServer), StartError> {
+    let acl = config.acl.clone();
     let options = AgentOptions {
         data_dir: place.data_dir.clone(),
         socket_dir: Some(place.socket_dir.clone()).filter(|dir| *dir != place.data_dir),
@@ -158,34 +194,27 @@ async fn begin(
     let begun = begun.map_err(|error| StartError::Agent(causes::chain(&error)))?;
     let agent = begun.agent();
     let socket = place.socket_dir.join(SOCKET_NAME);
-    match server::serve(agent.clone(), &socket, CancellationToken::new()) {
+    let serve = || {
+        let tokens = agent.tokens(&acl).map_err(|error| causes::chain(&error))?;
+        let faces = Faces { socket: &socket, tcp, tokens };
+        let api = server::serve(agent.clone(), faces, CancellationToken::new());
+        api.map_err(|error| causes::chain(&error))
+    };
+    match serve() {
         Ok(api) => Ok((begun, api)),
-        Err(error) => {
+        Err(why) => {
             agent.leave(LeaveMode::LeaveTasks).await;
-            Err(StartError::Agent(causes::chain(&error)))
+            Err(StartError::Agent(why))
         }
     }
 }
 
-fn config(args: &AgentCommandArgs) -> Result<AgentConfig, StartError> {
-    let mut config = input::config(args.config.as_deref()).map_err(StartError::Input)?;
-    if let Some(dir) = &args.plugin_dir {
-        config.plugin_dir = Some(super::start::absolute(dir.clone())?);
-    }
-    if let Some(dir) = &args.jobs_dir {
-        config.jobs_dir = Some(super::start::absolute(dir.clone())?);
-    }
-    Ok(config)
-}
-
-/// Wait for a signal that ends the agent; `again` is done at each SIGHUP before. May be dropped
-/// and called again.
-async fn ending(interrupts: &mut Interrupts, again: impl Fn()) -> Interrupt {
+/// Wait for a signal that ends the agent. May be dropped and called again.
+async fn ending(interrupts: &mut Interrupts) -> Interrupt {
     loop {
         match interrupts.next().await {
             Interrupt::Hup => {
-                tracing::info!("SIGHUP: reading the jobs directory again");
-                again();
+                tracing::info!("SIGHUP: nothing is read again while the agent begins or ends");
             }
             signal => return signal,
         }

@@ -15,6 +15,7 @@ use serde::de::DeserializeOwned;
 use super::args::AgentArgs;
 use super::args::client::AddressArgs;
 use super::args::device::AgentSource;
+use super::credentials;
 use super::exit::Exit;
 use super::input::InputError;
 use super::interrupt::Interrupts;
@@ -101,7 +102,7 @@ pub(super) fn ended(result: Result<Exit, Stop>, terminal: &Terminal) -> Exit {
 /// A client of the addressed agent. No request is made yet.
 pub(super) fn connect(args: &AddressArgs) -> Result<ApiClient, Stop> {
     let address = Address::of(args.address.as_deref(), args.data_dir.as_deref())?;
-    let client = ApiClient::new(address, say_waiting);
+    let client = credentials::given(ApiClient::new(address, say_waiting), &args.credentials)?;
     Ok(match args.namespace.as_deref() {
         None | Some("") => client,
         Some(namespace) => client.within(namespace),
@@ -126,8 +127,8 @@ pub(super) async fn running(of: &AgentSource) -> Result<Option<ApiClient>, Stop>
     if client.is_there().await {
         return Ok(Some(client));
     }
-    let socket = client.socket().display();
-    output::say(&format!("no agent runs at {socket}: one is started for this command alone"));
+    let at = client.at();
+    output::say(&format!("no agent runs at {at}: one is started for this command alone"));
     Ok(None)
 }
 

@@ -17,7 +17,7 @@ use ostler_cluster::tls_nodes::NodeTls;
 use ostler_cluster_agent::JoinOptions;
 use ostler_model::causes;
 use ostler_model::clock::Clock;
-use ostler_model::config::ClusterConfig;
+use ostler_model::config::{ClusterConfig, TlsConfig};
 use ostler_model::limits::{CLUSTER_SERVERS_MAX, CLUSTER_TOKEN_BYTES_MAX};
 use ostler_model::rng::Rng;
 use ostler_model::server_address::ServerAddress;
@@ -57,17 +57,35 @@ pub(super) fn tls(to: &ClusterConfig) -> Result<Option<ClusterTls>, Stop> {
             given.join(", ")
         )));
     }
-    let files = to.tls.clone().map(|tls| TlsFiles {
-        authorities: tls.ca_file,
-        own: tls.own,
-        verify_name: tls.verify_server_hostname,
-    });
+    if to.servers.is_empty() {
+        return Ok(None);
+    }
+    let files = to.tls.as_ref().map(files).transpose()?;
     let read = |files: TlsFiles| {
         let servers = ServerTls::read(&files, to.region())?;
         Ok(ClusterTls { servers, nodes: NodeTls::read(&files, to.region())? })
     };
     let tls = files.map(read).transpose();
     tls.map_err(|error: TlsError| Stop::Wrong(causes::chain(&error)))
+}
+
+/// What a `tls` block says of servers and of other nodes.
+fn files(tls: &TlsConfig) -> Result<TlsFiles, Stop> {
+    let wrong = |what: &str| Err(Stop::Wrong(format!("tls of a node of a cluster: {what}")));
+    let Some(authorities) = tls.ca_file.clone() else {
+        return wrong("it needs a ca_file: the authorities that vouch for servers");
+    };
+    if !tls.http {
+        return wrong(
+            "http = false: other nodes are answered with TLS or, by ports { http = 0 }, not at all",
+        );
+    }
+    if tls.verify_https_client == Some(false) {
+        return wrong(
+            "verify_https_client = false: other nodes must have a certificate of the authorities",
+        );
+    }
+    Ok(TlsFiles { authorities, own: tls.own.clone(), verify_name: tls.verify_server_hostname })
 }
 
 /// What an operator put into the data directory to introduce the node.

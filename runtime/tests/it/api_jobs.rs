@@ -281,7 +281,11 @@ async fn the_agent_tells_what_nomads_tools_ask_any_agent() {
 async fn a_socket_path_too_long_for_the_kernel_is_refused() {
     let served = Served::start().await;
     let long = std::env::temp_dir().join("d".repeat(120)).join(ostler_api::SOCKET_NAME);
-    let error = server::serve(served.agent.handle.clone(), &long, CancellationToken::new());
+    let error = server::serve(
+        served.agent.handle.clone(),
+        crate::support::http::faces(&served.agent.handle, &long),
+        CancellationToken::new(),
+    );
     assert!(matches!(error.unwrap_err(), ApiError::PathTooLong { .. }));
     served.stop().await;
 }

@@ -166,7 +166,12 @@ async fn what_is_asked_of_jobs_before_they_are_restored_is_told_who_starts_and_t
     let data = DataDir::new();
     let begun = Agent::begin(serving(data.path(), "")).await.unwrap();
     let socket = data.path().join(ostler_api::SOCKET_NAME);
-    let api = server::serve(begun.agent().clone(), &socket, CancellationToken::new()).unwrap();
+    let api = server::serve(
+        begun.agent().clone(),
+        crate::support::http::faces(begun.agent(), &socket),
+        CancellationToken::new(),
+    )
+    .unwrap();
     let client = Client(socket);
     let health = client.get("/v1/agent/health").await;
     assert_eq!(health.status, StatusCode::SERVICE_UNAVAILABLE);

@@ -1,5 +1,6 @@
 //! `ostler agent`
 
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -7,6 +8,7 @@ use clap::Args;
 
 use super::of_key;
 use super::servers::ServersArgs;
+use ostler_model::log_config::LogLevel;
 
 /// How long tasks may take to end when the agent drains, unless it is said.
 const DRAIN_DEADLINE: &str = "60s";
@@ -35,11 +37,14 @@ Examples:
   ostler agent --config /etc/ostler.hcl                with plugins, servers and limits of your own
   ostler agent --data-dir ./data --servers 10.0.0.7    run what the servers of a cluster say
   ostler -v agent --data-dir ./data                    log more
+  ostler agent --dev                                   try raw_exec too; the answer is how to reach it
+  ostler agent --http 127.0.0.1:4646                   with a page at http://127.0.0.1:4646/ui/
 
 Signals:
   SIGTERM, SIGINT   end: tasks go on and the next agent takes them over; with --drain, or without a
                     data directory, they are stopped first. A second one ends the agent at once
-  SIGHUP            read the jobs directory again
+  SIGHUP            read the configuration and the jobs directory again, and say of each changed key
+                    whether it holds now or needs a restart
 
 Exit codes:
   0    ended as asked by SIGTERM or SIGINT
@@ -65,6 +70,23 @@ pub(crate) struct AgentCommandArgs {
     #[arg(long, value_name = "DIR", help = of_key("plugin_dir", "In place of the configuration's"))]
     pub plugin_dir: Option<PathBuf>,
 
+    /// For development: keep everything in memory, switch raw_exec on, and say how to reach the agent
+    #[arg(long, conflicts_with_all = ["data_dir", "servers", "drain"])]
+    pub dev: bool,
+
+    /// Answer over TCP too, as 127.0.0.1:4646; in place of the configuration's addresses and ports. Beyond
+    /// this machine that needs TLS and tokens
+    #[arg(long, value_name = "ADDRESS:PORT", conflicts_with = "servers")]
+    pub http: Option<SocketAddr>,
+
+    /// How much is logged, in place of the configuration's log_level: trace, debug, info, warn or error
+    #[arg(long, value_name = "LEVEL", value_parser = log_level)]
+    pub log_level: Option<LogLevel>,
+
+    /// How lines of the log are written, in place of the configuration's log_json
+    #[arg(long, value_name = "FORM", value_enum)]
+    pub log_format: Option<LogFormat>,
+
     #[command(flatten)]
     pub to: ServersArgs,
 
@@ -86,6 +108,19 @@ pub(crate) struct AgentCommandArgs {
     pub drain_deadline: Duration,
 }
 
-fn duration(text: &str) -> Result<Duration, String> {
+/// How lines of the log are written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum LogFormat {
+    /// For people
+    Text,
+    /// One object a line, in Nomad's form
+    Json,
+}
+
+fn log_level(text: &str) -> Result<LogLevel, String> {
+    LogLevel::of(text).ok_or_else(|| "trace, debug, info, warn or error".to_owned())
+}
+
+pub(super) fn duration(text: &str) -> Result<Duration, String> {
     ostler_jobspec::units::parse_duration(text).map_err(|_| "a duration like 90s or 2m".to_owned())
 }

@@ -21,10 +21,23 @@ Exit codes:
 }
 pub(super) use examples;
 
+/// What a command says of itself, and by what it knows the agent.
+#[derive(Clone, Debug, Default, Args)]
+pub(crate) struct CredentialArgs {
+    /// A file with the secret of a token alone. Without it OSTLER_TOKEN; at a URL also NOMAD_TOKEN
+    #[arg(long, value_name = "FILE", env = "OSTLER_TOKEN_FILE", hide_env_values = true)]
+    pub token_file: Option<PathBuf>,
+
+    /// Who vouches for an agent at an https URL (PEM). Without it NOMAD_CACERT, or the system's authorities
+    #[arg(long, value_name = "FILE", env = "OSTLER_CACERT", hide_env_values = true)]
+    pub ca_cert: Option<PathBuf>,
+}
+
 /// Where the agent is.
 #[derive(Clone, Debug, Default, Args)]
 pub(crate) struct AddressArgs {
-    /// The agent's socket, as unix:///path/of/ostler.sock
+    /// Where the agent is: its socket, as unix:///path/of/ostler.sock, or a URL, as
+    /// https://node1.example:4646
     #[arg(long, value_name = "ADDRESS", env = "OSTLER_ADDR", hide_env_values = true)]
     pub address: Option<String>,
 
@@ -37,6 +50,9 @@ pub(crate) struct AddressArgs {
     /// job; of variables `default`; lists show all
     #[arg(long, value_name = "NAMESPACE", env = "OSTLER_NAMESPACE", hide_env_values = true)]
     pub namespace: Option<String>,
+
+    #[command(flatten)]
+    pub credentials: CredentialArgs,
 }
 
 /// Where the agent is, and whether people read what it answers.
@@ -65,6 +81,10 @@ pub(crate) struct GcArgs {
     /// The allocation: its id or the beginning of it; all without
     #[arg(value_name = "ALLOC")]
     pub alloc: Option<String>,
+
+    /// Print the ids of what was removed as JSON
+    #[arg(long)]
+    pub json: bool,
 
     #[command(flatten)]
     pub agent: AddressArgs,

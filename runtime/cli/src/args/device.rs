@@ -3,7 +3,7 @@
 use clap::{Args, Subcommand};
 
 use super::AgentArgs;
-use super::client::{AddressArgs, examples};
+use super::client::{AddressArgs, CredentialArgs, examples};
 
 /// Commands on devices.
 #[derive(Debug, Subcommand)]
@@ -68,9 +68,12 @@ pub(crate) struct DeviceStatusArgs {
 /// Which agent is asked, or how one is started.
 #[derive(Debug, Args)]
 pub(crate) struct AgentSource {
-    /// Ask the agent at this socket, as unix:///path/of/ostler.sock
+    /// Ask the agent at this address, as unix:///path/of/ostler.sock or https://node1.example:4646
     #[arg(long, value_name = "ADDRESS", env = "OSTLER_ADDR", hide_env_values = true)]
     pub address: Option<String>,
+
+    #[command(flatten)]
+    pub credentials: CredentialArgs,
 
     #[command(flatten)]
     pub agent: AgentArgs,
@@ -83,6 +86,7 @@ impl AgentSource {
             address: self.address.clone(),
             data_dir: self.agent.data_dir.clone(),
             namespace: None,
+            credentials: self.credentials.clone(),
         }
     }
 }

@@ -42,9 +42,11 @@ impl ServersArgs {
     /// The cluster of the configuration, with what the command line says in its place.
     pub(crate) fn over(&self, configured: ClusterConfig) -> ClusterConfig {
         let tls = self.ca_file.clone().map(|ca_file| TlsConfig {
-            ca_file,
+            ca_file: Some(ca_file),
             own: self.cert_file.clone().zip(self.key_file.clone()),
             verify_server_hostname: !self.no_verify_server_hostname,
+            http: true,
+            verify_https_client: None,
         });
         let servers = match self.servers.is_empty() {
             true => configured.servers,

@@ -8,7 +8,9 @@ use hyper::body::{Bytes, Incoming};
 use hyper::client::conn::http1;
 use hyper::{HeaderMap, Request, StatusCode};
 use hyper_util::rt::TokioIo;
-use ostler_api::server::{self, ApiServer};
+use ostler_agent::AgentHandle;
+use ostler_api::server::{self, ApiServer, Faces};
+use ostler_model::access::AclConfig;
 use serde_json::{Value, json};
 use tokio::net::UnixStream;
 use tokio_util::sync::CancellationToken;
@@ -23,12 +25,19 @@ pub struct Served {
     pub client: Client,
 }
 
+/// The API on a socket alone, without tokens.
+pub fn faces<'a>(agent: &AgentHandle, socket: &'a Path) -> Faces<'a> {
+    Faces { socket, tcp: None, tokens: agent.tokens(&AclConfig::default()).unwrap() }
+}
+
 impl Served {
     pub async fn start() -> Self {
         let agent = TestAgent::start().await;
         let socket = agent.data.path().join(ostler_api::SOCKET_NAME);
         let shutdown = CancellationToken::new();
-        let server = server::serve(agent.handle.clone(), &socket, shutdown.clone()).unwrap();
+        let server =
+            server::serve(agent.handle.clone(), faces(&agent.handle, &socket), shutdown.clone())
+                .unwrap();
         Self { agent, server, shutdown, client: Client(socket) }
     }
 

@@ -1,0 +1,158 @@
+//! Where the API of an agent is over TCP, and what protects it there.
+//!
+//! ```text
+//! ports, addresses, bind_addr ─┬─ none of them ─► the socket alone
+//!                              ├─ this machine ─► as it is configured, and said when it asks for no tokens
+//!                              └─ beyond it ────► only with TLS and tokens
+//! ```
+
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+
+use super::connect::Stop;
+use super::output;
+use ostler_api::server::{ServerTls, ServerTlsFiles, TcpFace};
+use ostler_model::causes;
+use ostler_model::config::{AgentConfig, TlsConfig};
+
+/// Nomad's.
+const PORT: u16 = 4646;
+
+/// Where, and with which certificate.
+#[derive(Debug, PartialEq, Eq)]
+struct Wanted {
+    at: SocketAddr,
+    tls: Option<ServerTlsFiles>,
+    hosts: Vec<String>,
+}
+
+/// What the configuration wants, its files read.
+///
+/// # Errors
+/// When it wants what is not to be, or a file of its certificate cannot be used.
+pub(super) fn of(config: &AgentConfig) -> Result<Option<TcpFace>, Stop> {
+    let Some(Wanted { at, tls, hosts }) = wanted(config).map_err(Stop::Wrong)? else {
+        return Ok(None);
+    };
+    let tls = tls.map(ServerTls::read).transpose();
+    let tls = tls.map_err(|error| Stop::Wrong(format!("tls: {}", causes::chain(&error))))?;
+    if !config.acl.enabled {
+        output::say(&format!(
+            "the API at {at} asks for no tokens: every program of this machine can use it; acl {{ enabled = true }} \
+             changes that"
+        ));
+    }
+    Ok(Some(TcpFace { at, tls, hosts }))
+}
+
+fn wanted(config: &AgentConfig) -> Result<Option<Wanted>, String> {
+    let cluster = &config.cluster;
+    let http = &cluster.http;
+    if !cluster.servers.is_empty() {
+        return match config.acl.enabled || !config.http_hosts.is_empty() {
+            true => Err("acl and http_hosts: the API of a node of a cluster is on its socket alone, where they \
+                         have no effect; leave them out"
+                .to_owned()),
+            false => Ok(None),
+        };
+    }
+    let given = http.port.is_some() || http.bind_addr.is_some() || http.address.is_some();
+    let port = http.port.unwrap_or(PORT);
+    if !given || port == 0 {
+        let without = [
+            ("tls", cluster.tls.is_some()),
+            ("advertise", http.advertised.is_some()),
+            ("http_hosts", !config.http_hosts.is_empty()),
+        ];
+        let without: Vec<_> =
+            without.iter().filter(|(_, given)| *given).map(|(key, _)| *key).collect();
+        return match without.is_empty() {
+            true => Ok(None),
+            false => Err(format!(
+                "no server is named and the API is not over TCP, and {} would have no effect: give ports {{ http = \
+                 {PORT} }}, or client {{ servers = […] }}, or leave this out",
+                without.join(", ")
+            )),
+        };
+    }
+    let loopback = IpAddr::V4(Ipv4Addr::LOCALHOST);
+    let ip = http.address.or(http.bind_addr).unwrap_or(loopback);
+    let tls = cluster.tls.as_ref().filter(|tls| tls.http).map(files).transpose()?;
+    if !ip.is_loopback() && (tls.is_none() || !config.acl.enabled) {
+        return Err(format!(
+            "the API at {ip} would be open to other machines: that needs TLS (tls {{ cert_file, key_file }}) and \
+             tokens (acl {{ enabled = true }}); without them use 127.0.0.1"
+        ));
+    }
+    let named = http.advertised.iter().map(|(host, _)| host.clone());
+    let hosts = config.http_hosts.iter().cloned().chain(named).collect();
+    Ok(Some(Wanted { at: SocketAddr::new(ip, port), tls, hosts }))
+}
+
+fn files(tls: &TlsConfig) -> Result<ServerTlsFiles, String> {
+    let Some((certificate, key)) = tls.own.clone() else {
+        return Err("tls needs cert_file and key_file: the certificate of the API".to_owned());
+    };
+    let clients = tls.ca_file.clone().filter(|_| tls.verify_https_client == Some(true));
+    Ok(ServerTlsFiles { certificate, key, clients })
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "tests")]
+
+    use std::path::Path;
+
+    use super::*;
+
+    const TLS: &str = "tls {\n cert_file = \"/c.pem\"\n key_file = \"/k.pem\"\n}\n";
+    const ACL: &str = "acl { enabled = true }\n";
+
+    fn of(text: &str) -> Result<Option<Wanted>, String> {
+        wanted(&ostler_jobspec::parse_agent_config(text.as_bytes(), Path::new("o.hcl")).unwrap())
+    }
+
+    fn at(text: &str) -> String {
+        of(text).unwrap().unwrap().at.to_string()
+    }
+
+    #[test]
+    fn the_api_is_over_tcp_only_where_that_is_said_and_on_this_machine_unless_more_is() {
+        assert_eq!(of(""), Ok(None));
+        assert_eq!(of("ports { http = 0 }"), Ok(None));
+        assert_eq!(of(ACL), Ok(None));
+        assert_eq!(at("ports { http = 8080 }"), "127.0.0.1:8080");
+        assert_eq!(at("bind_addr = \"127.0.0.2\""), "127.0.0.2:4646");
+        assert_eq!(at("addresses { http = \"::1\" }"), "[::1]:4646");
+    }
+
+    #[test]
+    fn beyond_this_machine_it_needs_tls_and_tokens() {
+        let wide = "bind_addr = \"0.0.0.0\"\n";
+        for lacking in [wide.to_owned(), format!("{wide}{TLS}"), format!("{wide}{ACL}")] {
+            let error = of(&lacking).unwrap_err();
+            assert!(error.contains("needs TLS") && error.contains("0.0.0.0"), "{error}");
+        }
+        let wanted = of(&format!("{wide}{TLS}{ACL}")).unwrap().unwrap();
+        assert_eq!((wanted.at.port(), wanted.tls.unwrap().clients), (4646, None));
+        let plain = "tls {\n http = false\n cert_file = \"/c.pem\"\n key_file = \"/k.pem\"\n}\n";
+        assert!(of(&format!("{wide}{ACL}{plain}")).is_err(), "TLS that is switched off is none");
+    }
+
+    #[test]
+    fn what_would_have_no_effect_is_refused() {
+        let error = of(TLS).unwrap_err();
+        assert!(error.contains("tls would have no effect"), "{error}");
+        let error = of("http_hosts = [\"a\"]\nadvertise { http = \"b\" }").unwrap_err();
+        assert!(error.contains("advertise, http_hosts would have no effect"), "{error}");
+        let error = of(&format!("client {{ servers = [\"a\"] }}\n{ACL}")).unwrap_err();
+        assert!(error.contains("node of a cluster"), "{error}");
+        let error = of("ports { http = 1 }\ntls { ca_file = \"/ca.pem\" }").unwrap_err();
+        assert!(error.contains("cert_file and key_file"), "{error}");
+    }
+
+    #[test]
+    fn names_by_which_it_is_asked_for_are_those_given_and_the_advertised_one() {
+        let text = "ports { http = 1 }\nhttp_hosts = [\"a.example\"]\nadvertise { http = \"b.example:80\" }";
+        assert_eq!(of(text).unwrap().unwrap().hosts, ["a.example", "b.example"]);
+    }
+}

@@ -1,0 +1,48 @@
+//! SIGHUP: tokens of the configuration and the certificate of the API, while the agent runs.
+
+use ostler_access::Tokens;
+use ostler_agent::reload::{KeyReport, Reloads, Verdict};
+use ostler_api::server::ServerTls;
+use ostler_model::causes;
+use ostler_model::config::AgentConfig;
+use ostler_model::ports::BoxFuture;
+
+/// Takes the tokens that the configuration has now, and reads the files of secrets and certificates again.
+pub(super) struct ApiReload {
+    pub(super) tokens: Tokens,
+    pub(super) tls: Option<ServerTls>,
+}
+
+const TOKENS: &str = "acl.token";
+const TLS: &str = "tls";
+
+impl Reloads for ApiReload {
+    fn keys(&self) -> &'static [&'static str] {
+        &[TOKENS, TLS]
+    }
+
+    fn reload<'a>(
+        &'a self,
+        running: &'a AgentConfig,
+        new: &'a AgentConfig,
+    ) -> BoxFuture<'a, Vec<KeyReport>> {
+        Box::pin(async move {
+            let mut reports = Vec::new();
+            let mut tell =
+                |key: &str, verdict| reports.push(KeyReport { key: key.to_owned(), verdict });
+            // The files of secrets may differ where the blocks do not.
+            match self.tokens.configure(&new.acl) {
+                Ok(()) if running.acl.tokens == new.acl.tokens => {}
+                Ok(()) => tell(TOKENS, Verdict::Applied),
+                Err(error) => tell(TOKENS, Verdict::Refused(causes::chain(&error))),
+            }
+            // Other files need another listener.
+            if running.cluster.tls == new.cluster.tls
+                && let Some(Err(error)) = self.tls.as_ref().map(ServerTls::reload)
+            {
+                tell(TLS, Verdict::Refused(causes::chain(&error)));
+            }
+            reports
+        })
+    }
+}

@@ -1,0 +1,133 @@
+//! `ostler token …`
+//!
+//! The secret of a token is printed where it is made, and in no message.
+
+use hyper::Method;
+
+use super::args::client::AnswerArgs;
+use super::args::token::{TokenCommand, TokenCreateArgs, TokenDeleteArgs};
+use super::connect::{self, Stop, only};
+use super::exit::Exit;
+use super::output::{self, fact, say};
+use super::table::table;
+use super::terminal::{Terminal, one_line};
+use ostler_api::client::{ApiClient, segment};
+use ostler_model::access::Policy;
+use ostler_wire::{AclToken, AclTokenRequest};
+
+/// Width of the names of facts.
+const FACTS_WIDTH: usize = 10;
+
+/// Run one of the commands.
+pub(super) async fn run(command: &TokenCommand, terminal: &Terminal) -> Result<Exit, Stop> {
+    match command {
+        TokenCommand::Bootstrap(args) => {
+            let client = connect::connect(&args.agent)?;
+            let made: AclToken = client.put("/v1/acl/bootstrap", &()).await?;
+            made_one(args, &made, terminal)
+        }
+        TokenCommand::Create(args) => create(args, terminal).await,
+        TokenCommand::List(args) => list(args, terminal).await,
+        TokenCommand::Own(args) => {
+            let client = connect::connect(&args.agent)?;
+            let own: AclToken = client.get("/v1/acl/token/self").await?;
+            show(args, &own, terminal)
+        }
+        TokenCommand::Delete(args) => delete(args).await,
+    }
+}
+
+async fn create(args: &TokenCreateArgs, terminal: &Terminal) -> Result<Exit, Stop> {
+    // Said here: the agent may not be there.
+    for policy in &args.policies {
+        policy.parse::<Policy>().map_err(|error| Stop::Wrong(error.to_string()))?;
+    }
+    let asked = AclTokenRequest {
+        name: args.name.clone(),
+        policies: args.policies.clone(),
+        expiration_ttl: args.ttl.clone(),
+        ..AclTokenRequest::default()
+    };
+    let client = connect::connect(&args.answer.agent)?;
+    let made: AclToken = client.put("/v1/acl/token", &asked).await?;
+    made_one(&args.answer, &made, terminal)
+}
+
+fn made_one(args: &AnswerArgs, made: &AclToken<'_>, terminal: &Terminal) -> Result<Exit, Stop> {
+    if !args.json {
+        say("the secret is shown this once; give it to commands by OSTLER_TOKEN or --token-file");
+    }
+    show(args, made, terminal)
+}
+
+fn show(args: &AnswerArgs, token: &AclToken<'_>, terminal: &Terminal) -> Result<Exit, Stop> {
+    if args.json {
+        output::print_json(token, terminal)?;
+        return Ok(Exit::Success);
+    }
+    let mut text = String::new();
+    let ends = token.expiration_time.as_deref().unwrap_or("never");
+    for (name, value) in [
+        ("accessor", &*token.accessor_id),
+        ("secret", &token.secret_id),
+        ("name", &token.name),
+        ("policies", &policies(token)),
+        ("made", &token.create_time),
+        ("ends", ends),
+    ] {
+        fact(&mut text, FACTS_WIDTH, name, value);
+    }
+    output::print(&text, terminal)?;
+    Ok(Exit::Success)
+}
+
+fn policies(token: &AclToken<'_>) -> String {
+    match token.policies.is_empty() {
+        true => "admin".to_owned(),
+        false => one_line(&token.policies.join(", ")),
+    }
+}
+
+async fn list(args: &AnswerArgs, terminal: &Terminal) -> Result<Exit, Stop> {
+    let client = connect::connect(&args.agent)?;
+    let all: Vec<AclToken> = client.get("/v1/acl/tokens").await?;
+    if args.json {
+        output::print_json(&all, terminal)?;
+        return Ok(Exit::Success);
+    }
+    if all.is_empty() {
+        say("there are no tokens; `ostler token create` makes one");
+        return Ok(Exit::Success);
+    }
+    let rows = all.iter().map(|token| {
+        let ends = match (token.configured, &token.expiration_time) {
+            (true, _) => "with the configuration".to_owned(),
+            (false, Some(end)) => end.chars().take(19).collect(),
+            (false, None) => "never".to_owned(),
+        };
+        let short: String = token.accessor_id.chars().take(8).collect();
+        [short, one_line(&token.name), policies(token), ends]
+    });
+    output::print(&table(["ACCESSOR", "NAME", "POLICIES", "ENDS"], rows, terminal), terminal)?;
+    Ok(Exit::Success)
+}
+
+async fn delete(args: &TokenDeleteArgs) -> Result<Exit, Stop> {
+    let client = connect::connect(&args.agent)?;
+    let accessor = find(&client, &args.accessor).await?;
+    client.call(Method::DELETE, &format!("/v1/acl/token/{}", segment(&accessor))).await?;
+    say(&format!("token {accessor} is removed"));
+    Ok(Exit::Success)
+}
+
+async fn find(client: &ApiClient, given: &str) -> Result<String, Stop> {
+    let mut all: Vec<AclToken> = client.get("/v1/acl/tokens").await?;
+    all.retain(|token| !given.is_empty() && token.accessor_id.starts_with(given));
+    let one = only(
+        all,
+        &format!("no token's accessor begins with {given:?}; `ostler token list` shows them"),
+        &format!("tokens' accessors begin with {given}"),
+        |token| format!("{} {}", token.accessor_id, token.name),
+    )?;
+    Ok(one.accessor_id.into_owned())
+}
