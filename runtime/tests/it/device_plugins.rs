@@ -238,6 +238,9 @@ async fn cards_told_of_by_a_granted_program_are_found_assigned_and_gone_with_the
     let reason = plugin().reason;
     assert!(reason.starts_with("the driver is not loaded"), "{reason}");
     assert_eq!(groups_of(&agent, "nvidia"), []);
+    std::fs::remove_file(root.join("state")).unwrap();
+    eventually("the driver is back", || plugin().state == HealthState::Healthy).await;
+    assert_eq!(ids(&groups_of(&agent, "nvidia")).len(), 2);
     agent.stop().await;
 }
 
