@@ -31,6 +31,15 @@ impl Timestamp {
         Self(self.0.saturating_add(u64::try_from(by.as_nanos()).unwrap_or(u64::MAX)))
     }
 
+    /// From a text as RFC 3339 has it (`2026-01-02T03:04:05.678Z`); none for another, and for Nomad's
+    /// "never", which is before 1970.
+    #[must_use]
+    pub fn parse(text: &str) -> Option<Self> {
+        let at = humantime::parse_rfc3339(text).ok()?;
+        let since = at.duration_since(std::time::UNIX_EPOCH).ok()?;
+        u64::try_from(since.as_nanos()).ok().map(Self)
+    }
+
     /// Time from `earlier` to this point; zero when `earlier` is later.
     #[must_use]
     pub fn since(self, earlier: Self) -> Duration {

@@ -1,0 +1,276 @@
+//! The events of one task as sentences.
+
+use ostler_model::event::EventKind;
+use ostler_model::time::Timestamp;
+use ostler_wire::{TaskEvent, TaskState};
+
+use crate::exit::{self, End, Told};
+
+/// Kinds that say that a start failed.
+const NOT_STARTED: [EventKind; 5] = [
+    EventKind::ArtifactDownloadFailed,
+    EventKind::FailedValidation,
+    EventKind::SetupFailure,
+    EventKind::HookFailed,
+    EventKind::DriverFailure,
+];
+
+/// A task, what is known of it beside its state, and its state.
+#[derive(Clone, Copy)]
+pub(crate) struct Task<'a> {
+    pub told: Told<'a>,
+    pub state: &'a TaskState<'a>,
+}
+
+/// Is an event of a kind?
+pub(crate) fn is(event: &TaskEvent, kind: EventKind) -> bool {
+    event.kind == kind.as_str()
+}
+
+fn detail<'e>(event: &'e TaskEvent<'_>, key: &str) -> &'e str {
+    event.details.get(key).map_or("", String::as_str)
+}
+
+impl<'a> Task<'a> {
+    pub fn events(&self) -> &'a [TaskEvent<'a>] {
+        &self.state.events
+    }
+
+    /// The last event of a kind.
+    pub fn last(&self, kind: EventKind) -> Option<&'a TaskEvent<'a>> {
+        self.events().iter().rev().find(|event| is(event, kind))
+    }
+
+    /// The last event that says where a task that does not run is.
+    pub fn newest(&self) -> Option<&'a TaskEvent<'a>> {
+        // A verdict is about the allocation; a signal changes nothing.
+        let passes = [EventKind::AllocUnhealthy, EventKind::Signaling, EventKind::Received];
+        self.events().iter().rev().find(|event| !passes.iter().any(|kind| is(event, *kind)))
+    }
+
+    /// How the run of an event `Terminated` ended.
+    pub fn end_at(&self, at: usize) -> End {
+        let events = self.events();
+        let Some(event) = events.get(at) else { return End::default() };
+        let before = events.get(..at).unwrap_or_default();
+        let run = before.iter().rev().take_while(|event| !is(event, EventKind::Started));
+        let orders = [EventKind::Killing, EventKind::RestartSignaled];
+        let stop = run.into_iter().find(|event| orders.iter().any(|kind| is(event, *kind)));
+        exit::ended(self.told, event, stop)
+    }
+
+    /// How its last run ended, and when.
+    pub fn last_end(&self) -> Option<(Timestamp, End)> {
+        let at = self.events().iter().rposition(|event| is(event, EventKind::Terminated))?;
+        let event = self.events().get(at)?;
+        Some((event.time, self.end_at(at)))
+    }
+
+    /// What it failed of: when, and how.
+    pub fn failure(&self) -> Option<(Timestamp, End)> {
+        let kinds: Vec<_> =
+            self.events().iter().map(|event| (&*event.kind, event.fails_task)).collect();
+        let at = ostler_model::event::says_why(&kinds)?;
+        let event = self.events().get(at)?;
+        let end = if is(event, EventKind::Terminated) {
+            self.end_at(at)
+        } else if NOT_STARTED.iter().any(|kind| is(event, *kind)) {
+            exit::not_started(self.told, event)
+        } else {
+            let text = self.phrase(at)?;
+            let name = self.told.task;
+            let rest = text.strip_prefix(&format!("task {name} "));
+            let rest = rest.map(str::to_owned).or_else(|| {
+                Some(format!("was stopped: {}", text.strip_prefix(&format!("task {name}: "))?))
+            });
+            End { text: rest.unwrap_or(text), next: self.next_of(event), trouble: true }
+        };
+        Some((event.time, end))
+    }
+
+    /// What a start failed of before an event that says what follows.
+    pub fn failure_before(&self, event: &TaskEvent) -> Option<(Timestamp, End)> {
+        let before = self.events().iter().rev().skip_while(|one| *one != event).skip(1);
+        let failed = before.into_iter().next()?;
+        let known = NOT_STARTED.iter().any(|kind| is(failed, *kind));
+        known.then(|| (failed.time, exit::not_started(self.told, failed)))
+    }
+
+    fn next_of(&self, event: &TaskEvent) -> Vec<String> {
+        let task = self.told.task;
+        if is(event, EventKind::DiskExceeded) {
+            let text =
+                "raise ephemeral_disk.size of the group, or let its tasks write less".to_owned();
+            return vec![text];
+        }
+        if is(event, EventKind::FailedRestoring) {
+            return vec![format!("run the job again; task {task} then starts anew")];
+        }
+        Vec::new()
+    }
+
+    /// What an event says, as a sentence without its full stop; none where it says nothing new.
+    pub fn phrase(&self, at: usize) -> Option<String> {
+        let event = self.events().get(at)?;
+        let name = self.told.task;
+        let message = event.display_message.trim();
+        let of = |text: String| Some(format!("task {name} {text}"));
+        let plain = is(event, EventKind::Killed) && !event.details.contains_key("kill_error");
+        if plain || [EventKind::Received, EventKind::TaskSetup].iter().any(|kind| is(event, *kind))
+        {
+            return None;
+        }
+        if is(event, EventKind::Terminated) {
+            return of(self.end_at(at).text);
+        }
+        if is(event, EventKind::ArtifactDownloadFailed) {
+            return Some(format!("task {name}: {message}"));
+        }
+        if NOT_STARTED.iter().any(|kind| is(event, *kind)) {
+            return of(format!("could not be started: {message}"));
+        }
+        self.phrase_of_order(event).or_else(|| self.phrase_of_state(event))
+    }
+
+    /// Of what is done to a task.
+    fn phrase_of_order(&self, event: &TaskEvent) -> Option<String> {
+        let name = self.told.task;
+        let message = event.display_message.trim();
+        let of = |text: String| Some(format!("task {name} {text}"));
+        let because = |text: &str, why: &str| match why {
+            "" => text.to_owned(),
+            why => format!("{text}: {why}"),
+        };
+        if is(event, EventKind::Restarting) {
+            return of(restarts(detail(event, "restart_reason")));
+        }
+        if is(event, EventKind::NotRestarting) {
+            return of(format!("is not started again: {}", not_restarting(message)));
+        }
+        if is(event, EventKind::RestartSignaled) {
+            return of(because("was told to restart", message));
+        }
+        if is(event, EventKind::Signaling) {
+            return of(format!("was sent {}", detail(event, "task_signal")));
+        }
+        if is(event, EventKind::Killing) {
+            let error = detail(event, "kill_error");
+            if !error.is_empty() {
+                return Some(format!("task {name}: {error}"));
+            }
+            let timeout = detail(event, "kill_timeout");
+            let text = match timeout {
+                "" => "was to stop, and did not run".to_owned(),
+                timeout => format!("was told to stop and given {timeout} to end"),
+            };
+            return of(because(&text, detail(event, "kill_reason")));
+        }
+        if is(event, EventKind::Killed) {
+            let error = detail(event, "kill_error");
+            return of(format!("was to stop: {error}"));
+        }
+        if is(event, EventKind::SiblingFailed) {
+            let sibling = detail(event, "failed_sibling");
+            return of(format!("is stopped because task {sibling} of its group failed"));
+        }
+        if is(event, EventKind::LeaderDead) {
+            return of("is stopped because the leader of its group ended".to_owned());
+        }
+        if is(event, EventKind::MainTasksDead) {
+            return of("is stopped because the main tasks of its group ended".to_owned());
+        }
+        None
+    }
+
+    /// Of where a task is.
+    fn phrase_of_state(&self, event: &TaskEvent) -> Option<String> {
+        let name = self.told.task;
+        let message = event.display_message.trim();
+        let of = |text: &str| Some(format!("task {name} {text}"));
+        if is(event, EventKind::Started) {
+            return of("started");
+        }
+        if let Some(previous) = message.strip_prefix("waiting for previous allocation ") {
+            let short = previous.get(..8).unwrap_or(previous);
+            return Some(format!("waits for the end of allocation {short}, whose place it takes"));
+        }
+        if let Some(reason) = message.strip_prefix("Waiting for driver: ") {
+            return of(&format!("waits for its driver: {reason}"));
+        }
+        if is(event, EventKind::Recovered) {
+            return of("was taken over by a restarted agent; it ran on meanwhile");
+        }
+        if is(event, EventKind::FailedRestoring) {
+            let why = detail(event, "message");
+            return of(&format!("could not be taken over by a restarted agent: {why}"));
+        }
+        if is(event, EventKind::DownloadingArtifacts) {
+            return match message {
+                "Client is downloading artifacts" => of("fetches its artifacts"),
+                message => Some(format!("task {name} fetches {message}")),
+            };
+        }
+        if is(event, EventKind::AllocUnhealthy) {
+            return Some(format!("judged unhealthy: {message}"));
+        }
+        if is(event, EventKind::WaitingShutdownDelay) {
+            return of("waits for its shutdown_delay before it is told to stop");
+        }
+        if is(event, EventKind::SkippingShutdownDelay) {
+            return of("does not wait for its shutdown_delay");
+        }
+        Some(format!("task {name}: {}", if message.is_empty() { &event.kind } else { message }))
+    }
+}
+
+/// Why a task is started again.
+fn restarts(reason: &str) -> String {
+    match reason {
+        "" => "is started again".to_owned(),
+        "Restart within policy" => "is started again, as its restart policy allows".to_owned(),
+        "Exceeded allowed attempts, applying a delay" => {
+            "used up the restarts of this interval and waits for the next one".to_owned()
+        }
+        other => format!("is started again: {other}"),
+    }
+}
+
+/// Why a task is not started again.
+fn not_restarting(message: &str) -> String {
+    match message {
+        "Policy allows no restarts" => "its restart policy allows none".to_owned(),
+        "Error was unrecoverable" => "this does not pass by itself".to_owned(),
+        other => match other.strip_prefix("Exceeded allowed attempts ") {
+            Some(rest) => {
+                let mut words = rest.split_whitespace();
+                let (attempts, interval) =
+                    (words.next().unwrap_or("?"), words.nth(2).unwrap_or("?"));
+                let restarts = if attempts == "1" { "restart" } else { "restarts" };
+                format!(
+                    "it used up its {attempts} {restarts} in {interval} (restart.mode is \"fail\")"
+                )
+            }
+            None => other.to_owned(),
+        },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reasons_of_the_restart_policy_are_said_in_words() {
+        let used_up = r#"Exceeded allowed attempts 2 in interval 30m0s and mode is "fail""#;
+        assert_eq!(
+            not_restarting(used_up),
+            r#"it used up its 2 restarts in 30m0s (restart.mode is "fail")"#
+        );
+        assert_eq!(not_restarting("because"), "because");
+        assert_eq!(restarts(""), "is started again");
+        assert_eq!(
+            restarts("Template with change_mode restart re-rendered"),
+            "is started again: Template with change_mode restart re-rendered"
+        );
+    }
+}

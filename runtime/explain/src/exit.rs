@@ -1,0 +1,199 @@
+//! How a run of a task ended, in words, and what would change that.
+
+use ostler_model::event::EventKind;
+use ostler_wire::TaskEvent;
+
+use crate::words::signal;
+
+/// Exit code with which shells say that a command is there and cannot be executed.
+const NOT_EXECUTABLE: i64 = 126;
+/// Exit code with which shells say that there is no such command.
+const NOT_FOUND: i64 = 127;
+/// Exit code of a run of which nobody can say how it ended.
+const EXIT_UNKNOWN: i64 = ostler_model::task::EXIT_UNKNOWN as i64;
+/// The signal that cannot be caught.
+const KILL: i64 = 9;
+
+/// The end of a run.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct End {
+    /// What became of the task: `exited with code 3`.
+    pub text: String,
+    /// What would change it.
+    pub next: Vec<String>,
+    /// It was not an end that anybody asked for or that is well.
+    pub trouble: bool,
+}
+
+/// What is known of a task beside its events.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Told<'a> {
+    /// The allocation, as people type it.
+    pub alloc: &'a str,
+    /// The task.
+    pub task: &'a str,
+    /// Its memory, MiB; 0: not known.
+    pub memory_mib: u64,
+}
+
+/// A number among the details of an event.
+fn number(event: &TaskEvent, key: &str) -> i64 {
+    event.details.get(key).and_then(|text| text.parse().ok()).unwrap_or(0)
+}
+
+/// What an event of the kind `Terminated` says; `stop` is the order to stop before it in the same run.
+pub(crate) fn ended(told: Told<'_>, event: &TaskEvent, stop: Option<&TaskEvent>) -> End {
+    let Told { alloc, task, memory_mib } = told;
+    let (code, number_of_signal) = (number(event, "exit_code"), number(event, "signal"));
+    let message = event.details.get("exit_message").map_or("", String::as_str);
+    let logs = format!("read what it said: ostler alloc logs --stderr {alloc} {task}");
+    let trouble = |text: String, next: Vec<String>| End { text, next, trouble: true };
+    if out_of_memory(event, message) {
+        let limit = limit_of(message, memory_mib);
+        let limit_text = limit.map(|mib| format!(" (limit {mib} MiB)")).unwrap_or_default();
+        let above = limit.map(|mib| format!(" above {mib} MiB")).unwrap_or_default();
+        let next = format!("raise resources.memory of task {task}{above}, or let it use less");
+        return trouble(format!("was killed: out of memory{limit_text}"), vec![next]);
+    }
+    if let Some(stop) = stop {
+        let limit = stop.details.get("kill_timeout").map(|limit| format!(" of {limit}"));
+        let limit = limit.unwrap_or_default();
+        let told = match stop.kind == EventKind::RestartSignaled.as_str() {
+            true => "to restart",
+            false => "to stop",
+        };
+        let text = match number_of_signal {
+            KILL => format!("did not end within its kill_timeout{limit} and was killed by force"),
+            0 if code == 0 => format!("ended well when it was told {told}"),
+            0 => format!("ended with exit code {code} when it was told {told}"),
+            other => format!("ended on {} when it was told {told}", signal(other)),
+        };
+        let next = match number_of_signal {
+            KILL => vec![format!(
+                "if it needs longer to end well, raise kill_timeout of task {task}; if it does not hear the signal, set kill_signal"
+            )],
+            _ => Vec::new(),
+        };
+        return End { text, next, trouble: false };
+    }
+    match (number_of_signal, code) {
+        (0, 0) if message.is_empty() => {
+            End { text: "ended well (exit code 0)".to_owned(), ..End::default() }
+        }
+        (0, NOT_FOUND) if message.is_empty() => trouble(
+            "exited with code 127: its shell did not find the command".to_owned(),
+            vec![
+                format!("correct the command in config of task {task}, or bring the program along"),
+                logs,
+            ],
+        ),
+        (0, NOT_EXECUTABLE) if message.is_empty() => trouble(
+            "exited with code 126: its command cannot be executed".to_owned(),
+            vec![format!("make the command in config of task {task} executable"), logs],
+        ),
+        (0, code) if message.is_empty() => trouble(format!("exited with code {code}"), vec![logs]),
+        // Nobody saw its end: there is nothing to read.
+        (0, EXIT_UNKNOWN) => trouble(format!("ended, nobody saw how: {message}"), Vec::new()),
+        (0, code) => trouble(format!("failed: {message} (exit code {code})"), vec![logs]),
+        (KILL, _) => trouble(
+            "was killed by SIGKILL (signal 9) that this agent did not send".to_owned(),
+            vec![format!(
+                "look who killed it (the kernel for want of memory: journalctl -k; or a person); raise resources.memory of task {task} if it was memory"
+            )],
+        ),
+        (other, _) => trouble(format!("was ended by {}", signal(other)), vec![logs]),
+    }
+}
+
+/// By its flag, or by its message where the driver has only words.
+fn out_of_memory(event: &TaskEvent, message: &str) -> bool {
+    let flag = event.details.get("oom_killed").is_some_and(|flag| flag == "true");
+    let failed = number(event, "exit_code") != 0 || number(event, "signal") != 0;
+    failed && (flag || message.contains("out of memory"))
+}
+
+/// MiB at which it was killed: as the message says, else what the task was given.
+fn limit_of(message: &str, memory_mib: u64) -> Option<u64> {
+    let said = message
+        .split_once(" MiB")
+        .and_then(|(before, _)| before.rsplit(|c: char| !c.is_ascii_digit()).next()?.parse().ok());
+    said.or(Some(memory_mib)).filter(|mib| *mib > 0)
+}
+
+/// Why something of the start failed, and what would change it; `event` is of a kind that says so.
+pub(crate) fn not_started(told: Told<'_>, event: &TaskEvent) -> End {
+    let Told { task, .. } = told;
+    let message = event.display_message.trim();
+    let is = |kind: EventKind| event.kind == kind.as_str();
+    let has = |part: &str| message.contains(part);
+    let again = "and run the job again";
+    let next = if is(EventKind::ArtifactDownloadFailed) {
+        format!(
+            "make the source reachable from this node or correct the artifact block of task {task}, {again}"
+        )
+    } else if has("was not found") && is(EventKind::DriverFailure) {
+        let program = message.strip_suffix(" was not found").unwrap_or("the program");
+        format!("install {program} on this node, or correct config.command of task {task}, {again}")
+    } else if is(EventKind::FailedValidation) {
+        format!(
+            "correct what it names in task {task}, {again} (`ostler job validate FILE` says all of it)"
+        )
+    } else if has("compil") && (has("did not finish") || has("took over")) {
+        "raise limits { compile_wall = \"5m\" } in the agent's configuration, or look for what loads the node".to_owned()
+    } else if has("did not end in time") || is(EventKind::HookFailed) && has("in time") {
+        "look what the node waits for (disk, network): ostler node status --stats".to_owned()
+    } else if has("No space left") {
+        "make room on the disk of the data directory: ostler gc".to_owned()
+    } else if has("quarantine") {
+        "ostler plugin status says what the driver failed of; ostler plugin lift NAME lets it be tried now".to_owned()
+    } else {
+        format!("mend what it names, {again}")
+    };
+    let text = match is(EventKind::ArtifactDownloadFailed) {
+        true => message.to_owned(),
+        false => format!("could not be started: {message}"),
+    };
+    End { text, next: vec![next], trouble: true }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::borrow::Cow;
+    use std::collections::BTreeMap;
+
+    use super::*;
+
+    fn terminated(details: &[(&str, &str)]) -> TaskEvent<'static> {
+        let details: BTreeMap<String, String> =
+            details.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect();
+        TaskEvent {
+            kind: "Terminated".into(),
+            details: Cow::Owned(details),
+            ..TaskEvent::default()
+        }
+    }
+
+    #[test]
+    fn an_end_for_want_of_memory_names_the_limit_whoever_says_it() {
+        let told = Told { alloc: "0f01c0de", task: "web", memory_mib: 64 };
+        let by_flag = terminated(&[("exit_code", "137"), ("signal", "9"), ("oom_killed", "true")]);
+        assert_eq!(ended(told, &by_flag, None).text, "was killed: out of memory (limit 64 MiB)");
+        let said = [("exit_code", "134"), ("exit_message", "out of memory at 96 MiB")];
+        assert_eq!(
+            ended(told, &terminated(&said), None).text,
+            "was killed: out of memory (limit 96 MiB)"
+        );
+        let child = terminated(&[("exit_code", "0"), ("oom_killed", "true")]);
+        assert!(!ended(told, &child, None).trouble, "only a child of it was");
+    }
+
+    #[test]
+    fn a_kill_of_ours_is_told_from_that_of_others() {
+        let told = Told { alloc: "0f01c0de", task: "web", memory_mib: 0 };
+        let killed = terminated(&[("exit_code", "137"), ("signal", "9")]);
+        let stop = terminated(&[("kill_timeout", "5s")]);
+        let ours = ended(told, &killed, Some(&stop));
+        assert_eq!(ours.text, "did not end within its kill_timeout of 5s and was killed by force");
+        assert!(ended(told, &killed, None).text.contains("this agent did not send"));
+    }
+}

@@ -1,0 +1,268 @@
+//! Why a job is as it is.
+
+use std::collections::BTreeMap;
+
+use ostler_model::alloc::ClientStatus;
+use ostler_model::saved::JobOrigin;
+use ostler_model::time::Timestamp;
+use ostler_model::words::counted;
+use ostler_wire::{Alloc, Deployment, Job, JobSummary};
+use serde::Deserialize;
+
+use crate::alloc::{self, AllocHistory};
+use crate::blocked::BlockedPlace;
+use crate::words::sentence;
+use crate::{ExplainedKind, Explanation};
+
+/// Allocations in trouble that are explained with their job.
+const ALLOCS_MAX: usize = 3;
+/// Places that are explained with their job.
+const PLACES_MAX: usize = 3;
+
+/// What is on record of a job.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub struct JobHistory<'a> {
+    /// The job.
+    pub job: Job<'a>,
+    /// Its allocations by group.
+    pub summary: JobSummary<'a>,
+    /// Its allocations, in their short or their full form.
+    pub allocs: Vec<Alloc<'a>>,
+    /// Its places that wait.
+    pub blocked: Vec<BlockedPlace>,
+    /// Its newest deployments, the newest first.
+    pub deployments: Vec<Deployment<'a>>,
+    /// Jobs of other allocations, by id: of those that hold what it asks for.
+    pub holders: BTreeMap<String, String>,
+}
+
+/// Why it is as it is.
+#[must_use]
+pub fn explain(record: &JobHistory<'_>, now: Timestamp) -> Explanation {
+    let job = &record.job;
+    let given = match &job.facts.origin {
+        Some(JobOrigin::File(path)) => format!(", given by the file {}", path.display()),
+        _ => String::new(),
+    };
+    let name =
+        format!("{}, version {}, namespace {}{given}", job.kind, job.facts.version, job.namespace);
+    let mut told = Explanation::new(ExplainedKind::Job, &*job.id, name);
+    let mut said = vec![how_it_is(record)];
+    if job.facts.submit_time != Timestamp::default() {
+        told.note(job.facts.submit_time, format!("version {} of the job came", job.facts.version));
+    }
+    blocked(record, &mut said, &mut told);
+    deployment(record, &mut said, &mut told);
+    allocations(record, now, &mut said, &mut told);
+    told.happened.sort_by_key(|one| one.at);
+    told.because = said.iter().map(|text| sentence(text)).collect();
+    told
+}
+
+/// In one sentence.
+fn how_it_is(record: &JobHistory<'_>) -> String {
+    let job = &record.job;
+    let total = record.summary.total();
+    let live = total.running.saturating_add(total.starting);
+    if job.facts.stop {
+        return match live {
+            0 => "it was stopped, and nothing of it runs".to_owned(),
+            live => format!(
+                "it was stopped, and {} of it still {}",
+                counted(live, "allocation"),
+                if live == 1 { "ends" } else { "end" }
+            ),
+        };
+    }
+    let waits = total.queued;
+    let mut parts = Vec::new();
+    for (count, what) in [
+        (total.running, "running"),
+        (total.starting, "not running yet"),
+        (waits, "waiting to be placed"),
+        (total.failed, "failed"),
+        (total.complete, "complete"),
+    ] {
+        if count > 0 {
+            parts.push(format!("{count} {what}"));
+        }
+    }
+    let parts = parts.join(", ");
+    match &*job.facts.status {
+        "dead" if total.failed == 0 && total.complete > 0 => {
+            format!("its work is done: {} ended well", counted(total.complete, "allocation"))
+        }
+        "dead" => format!("it is dead, nothing of it runs or will run: {parts}"),
+        status if parts.is_empty() => format!("it is {status} and has no allocations"),
+        status => format!("it is {status}: {parts}"),
+    }
+}
+
+fn blocked(record: &JobHistory<'_>, said: &mut Vec<String>, told: &mut Explanation) {
+    if record.blocked.is_empty() && !record.job.facts.status_description.is_empty() {
+        said.push(record.job.facts.status_description.to_string());
+    }
+    let job_of = |id: &str| record.holders.get(id).cloned();
+    for place in record.blocked.iter().take(PLACES_MAX) {
+        let problems: Vec<String> =
+            place.problems.iter().map(|one| one.text.replace('\n', " ")).collect();
+        let when = match place.soon {
+            true => "is filled when what goes for it has ended",
+            false => "cannot be filled",
+        };
+        said.push(format!(
+            "place {}[{}] {when}: {}",
+            place.group,
+            place.index,
+            problems.join("; ")
+        ));
+        if !place.soon {
+            place
+                .problems
+                .iter()
+                .flat_map(|one| one.next(&job_of))
+                .for_each(|next| told.advise(next));
+        }
+    }
+    let more = record.blocked.len().saturating_sub(PLACES_MAX);
+    if more > 0 {
+        said.push(format!(
+            "{} more {} too",
+            counted(more, "place"),
+            if more == 1 { "waits" } else { "wait" }
+        ));
+    }
+}
+
+fn deployment(record: &JobHistory<'_>, said: &mut Vec<String>, told: &mut Explanation) {
+    let Some(newest) = record.deployments.first() else { return };
+    let short = newest.id.get(..8).unwrap_or(&newest.id);
+    let (healthy, wanted, unhealthy) = newest.task_groups.values().fold((0, 0, 0), |sum, group| {
+        (sum.0 + group.healthy_allocs, sum.1 + group.desired_total, sum.2 + group.unhealthy_allocs)
+    });
+    let counts = format!("{healthy} of {wanted} healthy");
+    match &*newest.status {
+        "running" if newest.status_description.contains("manual promotion") => {
+            said.push(format!(
+                "deployment {short} of version {} waits for somebody to promote its canaries",
+                newest.job_version
+            ));
+            told.advise(format!(
+                "ostler deployment promote {short}, or ostler deployment fail {short}"
+            ));
+        }
+        "running" if record.blocked.is_empty() => {
+            let ill =
+                if unhealthy > 0 { format!(", {unhealthy} unhealthy") } else { String::new() };
+            let by = newest
+                .task_groups
+                .values()
+                .filter_map(|group| Timestamp::parse(&group.require_progress_by));
+            let by = by
+                .min()
+                .map(|at| format!("; it fails where nothing more is healthy by {at}"))
+                .unwrap_or_default();
+            said.push(format!(
+                "deployment {short} of version {} goes on: {counts}{ill}{by}",
+                newest.job_version
+            ));
+        }
+        "paused" => {
+            said.push(format!(
+                "deployment {short} of version {} was paused: {counts}",
+                newest.job_version
+            ));
+            told.advise(format!("ostler deployment resume {short}"));
+        }
+        "failed" => {
+            said.push(format!(
+                "deployment {short} of version {} failed: {}",
+                newest.job_version,
+                reason(&newest.status_description)
+            ));
+            told.advise(
+                "correct the new version and run it again; what is healthy of the old one runs on"
+                    .to_owned(),
+            );
+        }
+        _ => {}
+    }
+    // A version that came back is a deployment of its own, after the one that failed.
+    if let Some(failed) = record.deployments.get(1).filter(|before| before.status == "failed")
+        && newest.status != "failed"
+        && failed.status_description.contains("rolling back")
+    {
+        let short = failed.id.get(..8).unwrap_or(&failed.id);
+        said.push(format!(
+            "version {} was taken back by itself: deployment {short} failed ({}), and version {} is what the job was before",
+            failed.job_version,
+            reason(&failed.status_description),
+            newest.job_version
+        ));
+        told.advise(format!(
+            "correct what version {} changed (ostler job history -p {}) and run it again",
+            failed.job_version, record.job.id
+        ));
+    }
+}
+
+/// A description of a deployment, as the end of a sentence.
+fn reason(description: &str) -> String {
+    let text = description.split(" - ").next().unwrap_or(description);
+    match text {
+        "Failed due to progress deadline" => {
+            "nothing more became healthy before its progress_deadline".to_owned()
+        }
+        "Failed due to unhealthy allocations" => "its allocations were unhealthy".to_owned(),
+        "Deployment marked as failed" => "somebody marked it as failed".to_owned(),
+        other => other.to_owned(),
+    }
+}
+
+/// Those in trouble, the newest first.
+fn allocations(
+    record: &JobHistory<'_>,
+    now: Timestamp,
+    said: &mut Vec<String>,
+    told: &mut Explanation,
+) {
+    let version = record.job.facts.version;
+    let reverted = record.deployments.get(1).filter(|before| before.status == "failed");
+    let reverted = reverted.map(|before| before.job_version);
+    let mut all: Vec<&Alloc<'_>> = record
+        .allocs
+        .iter()
+        .filter(|alloc| match alloc.client_status {
+            ClientStatus::Failed | ClientStatus::Pending => alloc.version() == version,
+            ClientStatus::Running => alloc.healthy() == Some(false) || restarts(alloc) > 0,
+            ClientStatus::Complete => {
+                reverted == Some(alloc.version()) && alloc.healthy() == Some(false)
+            }
+        })
+        .collect();
+    all.sort_by_key(|alloc| std::cmp::Reverse(alloc.create_time));
+    for alloc in all.iter().take(ALLOCS_MAX) {
+        let record = AllocHistory { alloc: (*alloc).clone(), ..AllocHistory::default() };
+        let one = alloc::explain(&record, now);
+        let because = one.because.join(" ");
+        let because = because.strip_prefix("It ").unwrap_or(&because);
+        said.push(format!("allocation {} {because}", alloc.id.short()));
+        one.next.iter().for_each(|next| told.advise(next.clone()));
+        if let Some(last) = one.happened.last() {
+            told.note(last.at, format!("allocation {}: {}", alloc.id.short(), last.text));
+        }
+    }
+    let more = all.len().saturating_sub(ALLOCS_MAX);
+    if more > 0 {
+        said.push(format!(
+            "{} more of it in trouble: ostler job status {}",
+            counted(more, "allocation"),
+            record.job.id
+        ));
+    }
+}
+
+fn restarts(alloc: &Alloc<'_>) -> u64 {
+    alloc.task_states.values().map(|task| task.restarts).sum()
+}

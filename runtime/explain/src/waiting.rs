@@ -1,0 +1,182 @@
+//! What a task that does not run yet waits for, and what a start took its time with.
+
+use std::time::Duration;
+
+use ostler_model::event::EventKind;
+use ostler_model::time::Timestamp;
+use ostler_wire::TaskEvent;
+
+use crate::alloc_task::{Task, is};
+use crate::words::{span, until};
+
+/// A start below this is not slow.
+const SLOW: Duration = Duration::from_secs(5);
+/// What takes less than this part of a slow start is not named: one in …
+const PART: u32 = 10;
+
+/// What a task waits for.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Wait {
+    /// `task web waits for …`
+    pub text: String,
+    /// Since when.
+    pub since: Option<Timestamp>,
+    /// What would change it.
+    pub next: Vec<String>,
+}
+
+/// What a task waits for that is pending.
+pub(crate) fn waits_for(task: &Task<'_>, now: Timestamp) -> Wait {
+    let name = task.told.task;
+    let Some(event) = task.newest() else {
+        let text = format!(
+            "task {name} waits for its turn: what comes before it in its group has not ended"
+        );
+        return Wait { text, ..Wait::default() };
+    };
+    let message = event.display_message.trim();
+    let wait = |text: String, next: Vec<String>| Wait { text, since: Some(event.time), next };
+    if is(event, EventKind::Restarting) {
+        return restart(task, event, now);
+    }
+    if is(event, EventKind::Template) {
+        let what = message.split_once(" waits for ");
+        let text = match what {
+            Some((template, what)) => {
+                format!("task {name} waits for {what}, which its {template} asks for")
+            }
+            None => format!("task {name} waits for its template: {message}"),
+        };
+        return wait(text, what.map(|(_, what)| missing(what)).into_iter().collect());
+    }
+    if is(event, EventKind::DownloadingArtifacts) {
+        let progress = match message {
+            "Client is downloading artifacts" => String::new(),
+            message => format!(" ({message})"),
+        };
+        return wait(format!("task {name} fetches its artifacts{progress}"), Vec::new());
+    }
+    if is(event, EventKind::Driver) {
+        let next = message
+            .strip_prefix("Waiting for driver")
+            .map(|_| "ostler plugin status says how its driver does".to_owned());
+        let text = match message.strip_prefix("Waiting for driver: ") {
+            Some(reason) => format!("task {name} waits for its driver: {reason}"),
+            None => format!("task {name}: {message}"),
+        };
+        return wait(text, next.into_iter().collect());
+    }
+    if let Some(previous) = message.strip_prefix("waiting for previous allocation ") {
+        let short = previous.get(..8).unwrap_or(previous);
+        let text = format!("it waits for the end of allocation {short}, whose place it takes");
+        return wait(text, vec![format!("ostler explain {short} says what that one waits for")]);
+    }
+    if is(event, EventKind::TaskSetup) {
+        let text = format!("task {name} is being set up and started by its driver");
+        return wait(text, Vec::new());
+    }
+    wait(format!("task {name}: {message}"), Vec::new())
+}
+
+/// It waits to be started again.
+fn restart(task: &Task<'_>, event: &TaskEvent, now: Timestamp) -> Wait {
+    let name = task.told.task;
+    let delay = event.details.get("start_delay").and_then(|nanos| nanos.parse().ok());
+    let at = event.time.plus(Duration::from_nanos(delay.unwrap_or(0)));
+    let why = event.details.get("restart_reason").map_or("", String::as_str);
+    let held = why.starts_with("Exceeded allowed attempts");
+    let last = task.last_end().map(|(_, end)| end).or_else(|| Some(task.failure_before(event)?.1));
+    let (what, next) = match last {
+        Some(end) => (format!("task {name} {}", end.text), end.next),
+        None => (format!("task {name} ended"), Vec::new()),
+    };
+    let restarts = task.state.restarts;
+    let times = match restarts {
+        0 => String::new(),
+        1 => ", after one restart".to_owned(),
+        times => format!(", after {times} restarts"),
+    };
+    let again = match held {
+        true => "it used up the restarts of this interval and is started again",
+        false => "it is started again",
+    };
+    let text = format!("{what}; {again} {}{times}", until(at, now));
+    Wait { text, since: Some(event.time), next }
+}
+
+/// What gives a template what it waits for.
+fn missing(what: &str) -> String {
+    let inner = |prefix: &str| what.strip_prefix(prefix)?.strip_suffix(')');
+    if let Some(path) = inner("nomad.var(") {
+        return format!("ostler var put {path} KEY=VALUE");
+    }
+    if let Some(service) = inner("nomad.service(") {
+        return format!(
+            "start a job that offers the service {service} (ostler service list shows those there are)"
+        );
+    }
+    format!("provide {what}")
+}
+
+/// What the first start of a task took so long with, the longest first; none of one that was quick or
+/// has not started.
+pub(crate) fn slow_start(task: &Task<'_>) -> Option<String> {
+    let events = task.events();
+    let end = events.iter().position(|event| is(event, EventKind::Started))?;
+    let before = events.get(..=end)?;
+    let (first, last) = (before.first()?, before.last()?);
+    if !is(first, EventKind::Received) {
+        return None;
+    }
+    let whole = last.time.since(first.time);
+    if whole < SLOW {
+        return None;
+    }
+    let mut parts: Vec<(String, Duration)> = Vec::new();
+    for pair in before.windows(2) {
+        let [from, to] = pair else { continue };
+        let (what, took) = (phase(from), to.time.since(from.time));
+        match parts.iter_mut().find(|(known, _)| *known == what) {
+            Some((_, sum)) => *sum = sum.saturating_add(took),
+            None => parts.push((what, took)),
+        }
+    }
+    // Hooks that say themselves how long they took are part of the phase they are in.
+    let hooks = before.iter().filter_map(|event| event.details.get("hook_took"));
+    let hooks: Vec<String> = hooks.cloned().collect();
+    parts.sort_by_key(|(_, took)| std::cmp::Reverse(*took));
+    let named = parts.iter().filter(|(_, took)| *took * PART >= whole);
+    let named: Vec<String> = named.map(|(what, took)| format!("{} {what}", span(*took))).collect();
+    let hooks = match hooks.as_slice() {
+        [] => String::new(),
+        hooks => format!(" (hooks: {})", hooks.join(", ")),
+    };
+    Some(format!(
+        "the start of task {} took {}: {}{hooks}",
+        task.told.task,
+        span(whole),
+        named.join(", ")
+    ))
+}
+
+/// What goes on after an event, until the next one.
+fn phase(event: &TaskEvent) -> String {
+    let message = event.display_message.trim();
+    if is(event, EventKind::Received) {
+        "until it was its turn".to_owned()
+    } else if message.starts_with("waiting for previous allocation") {
+        "waiting for the end of the allocation before it".to_owned()
+    } else if is(event, EventKind::TaskSetup) || is(event, EventKind::HookMessage) {
+        "for its set-up and its driver's start".to_owned()
+    } else if is(event, EventKind::DownloadingArtifacts) {
+        "for its artifacts".to_owned()
+    } else if is(event, EventKind::Template) {
+        "waiting for what its templates ask for".to_owned()
+    } else if is(event, EventKind::Driver) {
+        "for its driver".to_owned()
+    } else if is(event, EventKind::Restarting) {
+        "between tries".to_owned()
+    } else {
+        format!("after {:?}", &*event.kind)
+    }
+}

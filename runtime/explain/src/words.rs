@@ -1,0 +1,114 @@
+//! Times, spans and names as people say them.
+
+use std::time::Duration;
+
+use ostler_model::signal::SIGNALS;
+use ostler_model::time::Timestamp;
+
+/// Seconds of a day.
+const DAY: u64 = 86_400;
+
+/// A span of time by its largest unit, and the next below where it matters: `250ms`, `12s`, `4m05s`, `2h30m`, `3d04h`.
+#[must_use]
+pub fn span(time: Duration) -> String {
+    let seconds = time.as_secs();
+    match (seconds / DAY, seconds / 3_600, seconds / 60) {
+        (0, 0, 0) if seconds < 10 && time.subsec_millis() > 0 && !time.is_zero() => {
+            let text = format!("{:.1}s", time.as_secs_f64());
+            if seconds == 0 { format!("{}ms", time.subsec_millis()) } else { text }
+        }
+        (0, 0, 0) => format!("{seconds}s"),
+        (0, 0, minutes) => format!("{minutes}m{:02}s", seconds % 60),
+        (0, hours, minutes) => format!("{hours}h{:02}m", minutes % 60),
+        (days, hours, _) => format!("{days}d{:02}h", hours % 24),
+    }
+}
+
+/// How long ago something was, in whole seconds: `12s ago`.
+#[must_use]
+pub fn ago(at: Timestamp, now: Timestamp) -> String {
+    format!("{} ago", span(Duration::from_secs(now.since(at).as_secs())))
+}
+
+/// How long it is until then: `in 12s`; `now` when that is over.
+pub(crate) fn until(at: Timestamp, now: Timestamp) -> String {
+    match at.since(now).as_secs() {
+        0 => "now".to_owned(),
+        seconds => format!("in {}", span(Duration::from_secs(seconds))),
+    }
+}
+
+/// A time of day where it is of today, else with its day; UTC.
+#[must_use]
+pub fn moment(at: Timestamp, now: Timestamp) -> String {
+    let day = |time: Timestamp| time.nanos() / 1_000_000_000 / DAY;
+    let text = at.to_string();
+    let text = text.trim_end_matches('Z');
+    match text.split_once('T') {
+        Some((_, clock)) if day(at) == day(now) => clock.to_owned(),
+        Some((date, clock)) => format!("{date} {clock}"),
+        None => text.to_owned(),
+    }
+}
+
+/// `SIGSEGV (signal 11)`.
+pub(crate) fn signal(number: i64) -> String {
+    let index = usize::try_from(number).ok().and_then(|number| number.checked_sub(1));
+    match index.and_then(|index| SIGNALS.get(index)) {
+        Some(name) => format!("{name} (signal {number})"),
+        None => format!("signal {number}"),
+    }
+}
+
+/// `a`, `a and b`, `a, b and c`.
+pub(crate) fn list(names: &[String]) -> String {
+    match names {
+        [] => String::new(),
+        [one] => one.clone(),
+        [first @ .., last] => format!("{} and {last}", first.join(", ")),
+    }
+}
+
+/// With a capital and a full stop.
+pub(crate) fn sentence(text: &str) -> String {
+    let mut chars = text.chars();
+    let mut text: String =
+        chars.next().map(|first| first.to_uppercase().collect()).unwrap_or_default();
+    text.push_str(chars.as_str());
+    if !text.ends_with(['.', '!', '?']) {
+        text.push('.');
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn spans_have_at_most_two_units() {
+        let texts = [0, 250, 1_500, 12_700, 65_000, 9_000_000, 270_000_000];
+        let texts = texts.map(|millis| span(Duration::from_millis(millis)));
+        assert_eq!(texts, ["0s", "250ms", "1.5s", "12s", "1m05s", "2h30m", "3d03h"]);
+    }
+
+    #[test]
+    fn a_moment_of_another_day_has_its_date() {
+        let at = |seconds: u64| Timestamp::from_nanos(seconds * 1_000_000_000);
+        assert_eq!(moment(at(3_661), at(7_000)), "01:01:01");
+        assert_eq!(moment(at(3_661), at(90_000)), "1970-01-01 01:01:01");
+        assert_eq!(
+            (until(at(9), at(5)), until(at(5), at(9))),
+            ("in 4s".to_owned(), "now".to_owned())
+        );
+    }
+
+    #[test]
+    fn signals_have_their_names_and_lists_an_and() {
+        assert_eq!(signal(11), "SIGSEGV (signal 11)");
+        assert_eq!(signal(99), "signal 99");
+        let names = ["a", "b", "c"].map(str::to_owned);
+        assert_eq!(list(&names), "a, b and c");
+        assert_eq!(sentence("it runs"), "It runs.");
+    }
+}
