@@ -87,6 +87,7 @@ pub(super) fn keep(agent: &AgentHandle) {
             let agent = AgentHandle(inner);
             let now = agent.in_quarantine();
             let dir = agent.0.data_dir.clone();
+            agent.0.events.quarantines_changed();
             drop(agent);
             if written.as_ref() != Some(&now) {
                 let kept = now.clone();

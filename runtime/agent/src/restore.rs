@@ -31,6 +31,7 @@ impl AgentHandle {
     pub(super) async fn restore(&self, left: Left) -> Result<(), StateError> {
         let Left { records, sweep } = left;
         let own = self.0.mode.serves();
+        self.follow_events();
         if own {
             let known = records.runs().into_iter().collect();
             let unknown = self.0.services.wasm_tasks.sweep(&known);

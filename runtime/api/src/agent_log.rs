@@ -4,9 +4,10 @@
 //! event ─ wanted by a follower? ─ no ─► nothing is made of it
 //!             └─ yes ─► LogLine ─► ring (bounded) ─► each follower, by its level; what it missed is counted
 //! ```
-//! Which events are made into lines at all is tuned when followers come and go, so that a log nobody
-//! follows costs nothing.
+//! Which events are made into lines at all is tuned when followers come and go, so that a detailed log nobody
+//! follows costs nothing. The last lines of [`KEPT_LEVEL`] and above are kept for who asks later.
 
+use std::collections::VecDeque;
 use std::fmt::Write as _;
 use std::sync::{Arc, LazyLock, Mutex, OnceLock, PoisonError};
 
@@ -15,7 +16,7 @@ use tokio::sync::broadcast::{self, error::RecvError};
 use tracing::Level;
 use tracing::level_filters::LevelFilter;
 
-use ostler_model::limits::AGENT_LOG_LINES_MAX;
+use ostler_model::limits::{AGENT_LOG_KEPT_MAX, AGENT_LOG_LINES_MAX};
 use ostler_model::time::Timestamp;
 
 /// One event of the log.
@@ -71,12 +72,17 @@ fn time(at: Timestamp) -> String {
     humantime::format_rfc3339_micros(std::time::UNIX_EPOCH + since).to_string()
 }
 
+/// Lines of this level and above are kept: an agent logs few of them.
+pub const KEPT_LEVEL: LevelFilter = LevelFilter::INFO;
+
 /// Has the log made of events of this level and above; of none where it is off.
 pub type Tune = Box<dyn Fn(LevelFilter) + Send + Sync>;
 
 /// See the module.
 pub struct AgentLog {
     lines: broadcast::Sender<Arc<LogLine>>,
+    /// The last ones.
+    kept: Mutex<VecDeque<Arc<LogLine>>>,
     /// What each follower wants.
     wanted: Mutex<Vec<LevelFilter>>,
     tune: OnceLock<Tune>,
@@ -85,7 +91,8 @@ pub struct AgentLog {
 impl Default for AgentLog {
     fn default() -> Self {
         let (lines, _) = broadcast::channel(AGENT_LOG_LINES_MAX);
-        Self { lines, wanted: Mutex::default(), tune: OnceLock::new() }
+        let (kept, wanted) = (Mutex::default(), Mutex::default());
+        Self { lines, kept, wanted, tune: OnceLock::new() }
     }
 }
 
@@ -100,12 +107,28 @@ impl AgentLog {
     /// Who makes lines of events, and is told which are wanted. The first one stays.
     pub fn tuned_by(&self, tune: Tune) {
         let _there_already = self.tune.set(tune);
+        self.change(|_| {});
     }
 
     /// Something was logged.
     pub fn tell(&self, line: LogLine) {
+        let line = Arc::new(line);
+        if line.level <= KEPT_LEVEL {
+            let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
+            if kept.len() >= AGENT_LOG_KEPT_MAX {
+                kept.pop_front();
+            }
+            kept.push_back(Arc::clone(&line));
+        }
         // An error means that nobody follows.
-        let _nobody = self.lines.send(Arc::new(line));
+        let _nobody = self.lines.send(line);
+    }
+
+    /// The last lines that are kept, oldest first; at most so many.
+    #[must_use]
+    pub fn last(&self, most: usize) -> Vec<Arc<LogLine>> {
+        let kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
+        kept.iter().skip(kept.len().saturating_sub(most)).cloned().collect()
     }
 
     /// Follow the log from now on: what is as important as this, and more so.
@@ -120,7 +143,7 @@ impl AgentLog {
         // Tuned under the lock: of two changes at once the later one is in force.
         let mut wanted = self.wanted.lock().unwrap_or_else(PoisonError::into_inner);
         change(&mut wanted);
-        let most = wanted.iter().copied().max().unwrap_or(LevelFilter::OFF);
+        let most = wanted.iter().copied().fold(KEPT_LEVEL, LevelFilter::max);
         if let Some(tune) = self.tune.get() {
             tune(most);
         }
@@ -169,7 +192,7 @@ impl Drop for LogFollower {
 }
 
 #[cfg(test)]
-#[allow(clippy::unwrap_used, reason = "tests")]
+#[allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "tests")]
 mod tests {
     use super::*;
 
@@ -217,6 +240,23 @@ mod tests {
     }
 
     #[test]
+    fn the_last_lines_that_matter_are_kept() {
+        let log = AgentLog::default();
+        log.tell(line(Level::DEBUG, "small"));
+        for count in 0..AGENT_LOG_KEPT_MAX + 2 {
+            log.tell(line(Level::INFO, &count.to_string()));
+        }
+        let said = |most| -> Vec<String> {
+            log.last(most).iter().map(|line| line.message.clone()).collect()
+        };
+        assert_eq!(
+            (said(usize::MAX).len(), said(usize::MAX)[0].as_str()),
+            (AGENT_LOG_KEPT_MAX, "2")
+        );
+        assert_eq!(said(1), [(AGENT_LOG_KEPT_MAX + 1).to_string()]);
+    }
+
+    #[test]
     fn what_is_made_into_lines_is_what_somebody_wants() {
         let log = Arc::new(AgentLog::default());
         let tuned = Arc::new(Mutex::new(Vec::new()));
@@ -226,7 +266,7 @@ mod tests {
         let trace = log.follow(LevelFilter::TRACE);
         drop(trace);
         drop(info);
-        let wanted = [LevelFilter::INFO, LevelFilter::TRACE, LevelFilter::INFO, LevelFilter::OFF];
-        assert_eq!(*tuned.lock().unwrap(), wanted);
+        let (kept, trace) = (KEPT_LEVEL, LevelFilter::TRACE);
+        assert_eq!(*tuned.lock().unwrap(), [kept, kept, trace, kept, kept]);
     }
 }

@@ -7,9 +7,11 @@ use std::time::Duration;
 
 mod api;
 mod artifacts;
+mod bundle;
 mod cluster;
 mod control;
 mod engines;
+mod events;
 mod guest;
 mod moved;
 mod networks;
@@ -20,9 +22,11 @@ mod variables;
 
 pub use api::*;
 pub use artifacts::*;
+pub use bundle::*;
 pub use cluster::*;
 pub use control::*;
 pub use engines::*;
+pub use events::*;
 pub use guest::*;
 pub use moved::*;
 pub use networks::*;
@@ -529,6 +533,8 @@ pub const PLUGIN_CALL_SLACK: Duration = Duration::from_secs(5);
 pub const FINGERPRINT_WALL_MAX: Duration = Duration::from_secs(300);
 /// Longest run of one hook of a task or an allocation.
 pub const HOOK_WALL_MAX: Duration = Duration::from_secs(60);
+/// A hook that takes this long is told in the events of its task: a start is slow then.
+pub const HOOK_SLOW: Duration = Duration::from_secs(5);
 /// Directories of allocations that are made at a time: a few for each core, so that a job of a thousand
 /// places does not make as many threads.
 pub const ALLOC_DIRS_MADE_AT_ONCE_MAX: usize = 16;
@@ -575,6 +581,8 @@ pub const CLIENT_BODY_BYTES_MAX: usize = 64 * MIB as usize;
 pub const CLIENT_REFUSAL_BYTES_MAX: usize = 16 * KIB as usize;
 /// Lines of the agent's log that wait for who follows it; the oldest go.
 pub const AGENT_LOG_LINES_MAX: usize = 512;
+/// Lines of the agent's log that are kept for who asks later: some hundred bytes each, of a busy day.
+pub const AGENT_LOG_KEPT_MAX: usize = 512;
 /// Largest frame of a stream, bytes, in base64.
 pub const CLIENT_FRAME_BYTES_MAX: usize = MIB as usize;
 /// Longest silence in a stream; the agent gives a sign of life every [`API_HEARTBEAT`].

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
+use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::super::args::alloc::AllocStatusArgs;
@@ -12,7 +13,9 @@ use super::super::output::{self, section, size, table};
 use super::super::report::Placed;
 use super::super::stat_values;
 use super::super::terminal::{Terminal, one_line};
+use ostler_agent::KeptEvent;
 use ostler_api::client::ApiClient;
+use ostler_explain::fold;
 use ostler_model::clock::Clock;
 use ostler_model::cores::CoreSet;
 use ostler_model::ids::AllocId;
@@ -20,8 +23,8 @@ use ostler_model::limits::MIB;
 use ostler_model::task::TaskStatus;
 use ostler_model::time::Timestamp;
 use ostler_wire::{
-    Alloc, AllocUsage, CheckStatus, Cpu, Lifecycle, PortMapping, ResourceUsage, TaskResources,
-    TaskState,
+    Alloc, AllocUsage, CheckStatus, Cpu, Lifecycle, PortMapping, ResourceUsage, TaskEvent,
+    TaskResources, TaskState,
 };
 
 /// How times and ids are shown.
@@ -160,7 +163,10 @@ async fn one(
         text.push_str(&usages(&alloc, usage, style));
     }
     text.push_str(&devices(&alloc, style));
-    text.push_str(&events(&alloc, style));
+    let path = format!("/v1/ostler/events?namespace=*&topic=task&alloc={id}");
+    // Those that the allocation itself keeps are fewer; an agent of before has no others.
+    let kept: KeptEvents = client.get(&path).await.unwrap_or_default();
+    text.push_str(&events(&alloc, &kept.events, style));
     Ok(output::print(&text, &style.terminal)?)
 }
 
@@ -368,23 +374,54 @@ fn devices(alloc: &Alloc, style: Style) -> String {
     section("devices", &devices, &style.terminal)
 }
 
-fn events(alloc: &Alloc, style: Style) -> String {
+/// What the agent's list of events says.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct KeptEvents {
+    events: Vec<KeptEvent>,
+}
+
+/// The same event again and again is one row, where it was last. `kept` counts further back than the allocation.
+fn events(alloc: &Alloc, kept: &[KeptEvent], style: Style) -> String {
     let mut text = String::new();
     for (task, state) in &alloc.task_states {
         let title = format!("events of {}", one_line(task));
         text.push_str(&section(&title, "", &style.terminal));
-        let kept = u64::try_from(state.events.len()).unwrap_or(u64::MAX);
-        if state.events_total > kept {
-            let _ = writeln!(text, "({} older ones are not kept)", state.events_total - kept);
+        let there = u64::try_from(state.events.len()).unwrap_or(u64::MAX);
+        if state.events_total > there {
+            let _ = writeln!(text, "({} older ones are not kept)", state.events_total - there);
         }
-        let rows = state.events.iter().map(|event| {
+        let key = |event: &&TaskEvent| {
+            let message = fold::same(&event.kind, &event.display_message).to_owned();
+            (event.kind.to_string(), message, event.fails_task)
+        };
+        let rows = fold::fold(&state.events, key, |event| event.time).into_iter().map(|one| {
+            let event = one.event;
+            let times = one.times.max(counted(kept, task, event));
+            let again = match times {
+                0 | 1 => String::new(),
+                times => format!(" (x{times}, last {})", ago(one.last, style.now)),
+            };
             let fails = if event.fails_task { "fails the task" } else { "" };
-            let (kind, message) = (event.kind.to_string(), event.display_message.to_string());
+            let (kind, message) =
+                (event.kind.to_string(), format!("{}{again}", event.display_message));
             [event.time.to_string(), kind, message, fails.to_owned()]
         });
         text.push_str(&table(["TIME", "EVENT", "MESSAGE", ""], rows, &style.terminal));
     }
     text
+}
+
+/// How often the agent has seen the same event of a task.
+fn counted(kept: &[KeptEvent], task: &str, event: &TaskEvent) -> u64 {
+    let message = fold::same(&event.kind, &event.display_message);
+    let same = |one: &&KeptEvent| {
+        let what = &one.what;
+        what.task == task
+            && what.kind == event.kind
+            && fold::same(&what.kind, &what.message) == message
+    };
+    kept.iter().rev().find(same).map_or(0, |one| one.times)
 }
 
 #[cfg(test)]

@@ -90,7 +90,7 @@ fn ports_and_devices_are_shown_where_there_are_some() {
 
 #[test]
 fn events_stand_newest_last_with_their_times_and_say_what_is_not_kept() {
-    let text = events(&alloc(), style(false));
+    let text = events(&alloc(), &[], style(false));
     let lines: Vec<&str> = text.lines().collect();
     let of_main = lines.iter().position(|line| *line == "events of main").unwrap();
     assert_eq!(lines[of_main + 1], "(68 older ones are not kept)");
@@ -154,4 +154,36 @@ fn devices_in_use_show_one_number_each_and_with_verbose_everything() {
     let all: Vec<String> = lines(true).iter().map(|row| row.join(" ")).collect();
     assert_eq!(all[4], "main acme/gpu/a 0 idle false stale: it hangs\\u{1b}");
     assert_eq!(measured_devices(&AllocUsage::default(), style(true)), "");
+}
+
+#[test]
+fn the_same_event_again_and_again_is_one_line_with_a_count() {
+    let event = |kind: &str, at: u64, message: &str| {
+        json!({ "Type": kind, "Time": at * 1_000_000_000, "DisplayMessage": message })
+    };
+    let alloc: Alloc = serde_json::from_value(json!({ "TaskStates": { "web": { "Events": [
+        event("Started", 60, "Task started by client"),
+        event("Terminated", 61, "Exit Code: 3"),
+        event("Restarting", 61, "Restart within policy - Task restarting in 1s"),
+        event("Started", 70, "Task started by client"),
+        event("Terminated", 80, "Exit Code: 3"),
+        event("Restarting", 80, "Restart within policy - Task restarting in 2s"),
+    ] } } }))
+    .unwrap();
+    let text = events(&alloc, &[], style(false));
+    for line in [
+        "Task started by client (x2, last 30s ago)",
+        "Exit Code: 3 (x2, last 20s ago)",
+        "Task restarting in 2s (x2, last 20s ago)",
+    ] {
+        assert!(text.contains(line), "{line} in {text}");
+    }
+    assert_eq!(text.lines().count(), 6, "{text}");
+    // The agent has seen more of them than the allocation keeps.
+    let kept: Vec<KeptEvent> = serde_json::from_value(json!([
+        { "seq": 9, "times": 37, "kind": "Terminated", "task": "web", "message": "Exit Code: 3" },
+    ]))
+    .unwrap();
+    let text = events(&alloc, &kept, style(false));
+    assert!(text.contains("Exit Code: 3 (x37, last 20s ago)"), "{text}");
 }

@@ -1,0 +1,313 @@
+//! What is new since the last look. Pure.
+
+use std::collections::{BTreeMap, HashMap};
+use std::time::Duration;
+
+use super::allocs::AllocNoted;
+use ostler_control::JobView;
+use ostler_events::{EventTopic, Noted};
+use ostler_health::policy::Quarantine;
+use ostler_model::device::{Health, HealthState};
+use ostler_model::ids::{AllocId, JobId};
+use ostler_model::rollout::{Deployment, DeploymentPhase};
+use ostler_model::time::Timestamp;
+use ostler_node::NodeView;
+
+/// Plugins are loaded one after the other, and each finds its devices.
+const STARTING: Duration = Duration::from_secs(60);
+
+/// What was seen so far of what is there.
+#[derive(Debug, Default)]
+pub(super) struct Seen {
+    /// What was noted by an earlier agent is not newer.
+    pub(super) floor: Timestamp,
+    /// When the agent began to look.
+    began: Timestamp,
+    pub(super) allocs: HashMap<AllocId, AllocNoted>,
+    jobs: HashMap<JobId, JobNoted>,
+    deployments: HashMap<Box<str>, (DeploymentPhase, String)>,
+    /// Of drivers and device plugins, and of devices.
+    health: BTreeMap<(EventTopic, String), Health>,
+    quarantines: BTreeMap<String, Quarantine>,
+    refused: BTreeMap<String, String>,
+}
+
+/// What was seen of a job.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct JobNoted {
+    version: u64,
+    stopped: bool,
+    /// Without the numbers in it.
+    waits_for: Option<String>,
+}
+
+fn of_job(id: &JobId, kind: &str, message: String) -> Noted {
+    Noted {
+        topic: EventTopic::Job,
+        kind: kind.to_owned(),
+        namespace: id.namespace().to_owned(),
+        job: id.as_str().to_owned(),
+        message,
+        ..Noted::default()
+    }
+}
+
+impl Seen {
+    pub fn new(floor: Timestamp, began: Timestamp) -> Self {
+        Self { floor, began, ..Self::default() }
+    }
+
+    /// What is new of a job; `view`: none where it is gone.
+    pub fn job(
+        &mut self,
+        id: &JobId,
+        view: Option<&JobView>,
+        now: Timestamp,
+    ) -> Vec<(Timestamp, Noted)> {
+        let Some(view) = view else {
+            let known = self.jobs.remove(id);
+            return known
+                .map(|_| (now, of_job(id, "removed", "the job was removed".to_owned())))
+                .into_iter()
+                .collect();
+        };
+        let waits = view
+            .blocked
+            .iter()
+            .find(|place| !place.soon)
+            .map(|place| format!("group {} waits: {}", place.group, place.refusal.problems()));
+        // How much is free changes all the time; what it waits for is what counts.
+        let numberless = |text: &String| text.replace(|c: char| c.is_ascii_digit(), "");
+        let waits_for = waits.as_ref().map(numberless);
+        let (version, stopped) = (view.record.version, view.record.stopped);
+        let is = JobNoted { version, stopped, waits_for };
+        let before = self.jobs.insert(id.clone(), is.clone());
+        let first = before.is_none();
+        let before = before.unwrap_or_default();
+        let submitted = view.record.submitted_at;
+        let mut noted = Vec::new();
+        let new = if first { submitted > self.floor } else { before.version != is.version };
+        if new {
+            noted.push((submitted, of_job(id, "registered", format!("version {version} came"))));
+        }
+        if is.stopped != before.stopped && (!first || submitted > self.floor) {
+            let (kind, text) = if is.stopped {
+                ("stopped", "it is to stop")
+            } else {
+                ("started", "it is to run again")
+            };
+            noted.push((now, of_job(id, kind, text.to_owned())));
+        }
+        if is.waits_for != before.waits_for {
+            noted.push(match &waits {
+                Some(why) => (now, Noted { trouble: true, ..of_job(id, "waits", why.clone()) }),
+                None => (
+                    now,
+                    of_job(id, "placed", "nothing of it waits to be placed any longer".to_owned()),
+                ),
+            });
+        }
+        noted
+    }
+
+    /// What is new of a deployment.
+    pub fn deployment(
+        &mut self,
+        job: &JobId,
+        one: &Deployment,
+        now: Timestamp,
+    ) -> Option<(Timestamp, Noted)> {
+        let is = (one.phase, one.description.clone());
+        let before = self.deployments.insert(one.id.clone(), is.clone());
+        if one.phase.is_active() {
+            // Those that are over change no more.
+        } else {
+            self.deployments.remove(&one.id);
+        }
+        if before.as_ref() == Some(&is) {
+            return None;
+        }
+        let kind = match one.phase {
+            DeploymentPhase::Running => "running",
+            DeploymentPhase::Paused => "paused",
+            DeploymentPhase::Successful => "successful",
+            DeploymentPhase::Failed => "failed",
+            DeploymentPhase::Cancelled => "cancelled",
+        };
+        let message = format!("version {}: {}", one.version, one.description);
+        let what = Noted {
+            topic: EventTopic::Deployment,
+            name: one.id.to_string(),
+            trouble: one.phase == DeploymentPhase::Failed,
+            ..of_job(job, kind, message)
+        };
+        Some((now, what))
+    }
+
+    /// What is new of plugins and devices.
+    pub fn view(&mut self, view: &NodeView, now: Timestamp) -> Vec<(Timestamp, Noted)> {
+        let drivers = view.drivers.iter().map(|(name, driver)| (name, &driver.health));
+        let plugins = drivers.chain(view.device_plugins.iter());
+        let plugins =
+            plugins.map(|(name, health)| ((EventTopic::Plugin, name.to_string()), health.clone()));
+        let devices = view.devices.iter().flat_map(|group| {
+            group.instances.iter().map(|one| {
+                ((EventTopic::Device, format!("{}/{}", group.key, one.id)), one.health.clone())
+            })
+        });
+        let is: BTreeMap<(EventTopic, String), Health> = plugins.chain(devices).collect();
+        let before = std::mem::replace(&mut self.health, is);
+        let starting = now.since(self.began) < STARTING;
+        let mut noted = Vec::new();
+        for ((topic, name), health) in &self.health {
+            let known = before.get(&(*topic, name.clone()));
+            let well = health.state == HealthState::Healthy;
+            // What is found well while the agent starts is nothing new.
+            let silent = starting || *topic == EventTopic::Plugin;
+            if known == Some(health) || known.is_none() && silent && well {
+                continue;
+            }
+            noted.push((now, of_health(*topic, name, health)));
+        }
+        for (topic, name) in before.keys().filter(|key| !self.health.contains_key(*key)) {
+            let what = Noted {
+                topic: *topic,
+                kind: "gone".to_owned(),
+                name: name.clone(),
+                message: "it is not reported any longer".to_owned(),
+                trouble: true,
+                ..Noted::default()
+            };
+            noted.push((now, what));
+        }
+        for (name, why) in &view.refused_plugins {
+            if self.refused.get(name) != Some(why) {
+                noted.push((
+                    now,
+                    Noted {
+                        topic: EventTopic::Plugin,
+                        kind: "refused".to_owned(),
+                        name: name.clone(),
+                        message: why.clone(),
+                        trouble: true,
+                        ..Noted::default()
+                    },
+                ));
+            }
+        }
+        self.refused.clone_from(&view.refused_plugins);
+        noted
+    }
+
+    /// Quarantines that began or ended.
+    pub fn quarantines(
+        &mut self,
+        all: Vec<(String, Option<Quarantine>)>,
+        now: Timestamp,
+    ) -> Vec<(Timestamp, Noted)> {
+        let of = |name: &str, kind: &str, message: String, trouble: bool| Noted {
+            topic: EventTopic::Plugin,
+            kind: kind.to_owned(),
+            name: name.to_owned(),
+            message,
+            trouble,
+            ..Noted::default()
+        };
+        let mut noted = Vec::new();
+        for (name, is) in all {
+            let before = self.quarantines.get(&name).cloned();
+            match (&before, &is) {
+                (_, Some(is)) if before.as_ref().is_none_or(|before| before.since != is.since) => {
+                    noted.push((is.since, of(&name, "quarantined", is.reason.clone(), true)));
+                }
+                (Some(_), None) => {
+                    let text = "it gets calls again".to_owned();
+                    noted.push((now, of(&name, "lifted", text, false)));
+                }
+                _ => {}
+            }
+            match is {
+                Some(is) => drop(self.quarantines.insert(name, is)),
+                None => drop(self.quarantines.remove(&name)),
+            }
+        }
+        noted.retain(|(at, _)| *at > self.floor);
+        noted
+    }
+}
+
+fn of_health(topic: EventTopic, name: &str, health: &Health) -> Noted {
+    let kind = match health.state {
+        HealthState::Healthy => "healthy",
+        HealthState::Unhealthy => "unhealthy",
+        HealthState::Undetected => "undetected",
+    };
+    Noted {
+        topic,
+        kind: kind.to_owned(),
+        name: name.to_owned(),
+        message: health.reason.clone(),
+        trouble: health.state == HealthState::Unhealthy,
+        ..Noted::default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "tests")]
+
+    use super::*;
+
+    fn at(nanos: u64) -> Timestamp {
+        Timestamp::from_nanos(nanos)
+    }
+
+    fn quarantine(since: u64) -> Option<Quarantine> {
+        Some(Quarantine {
+            since: at(since),
+            until: None,
+            reason: "it traps".to_owned(),
+            relapses: 0,
+        })
+    }
+
+    fn kinds(noted: Vec<(Timestamp, Noted)>) -> Vec<String> {
+        noted.into_iter().map(|(_, what)| what.kind).collect()
+    }
+
+    #[test]
+    fn a_quarantine_is_noted_when_it_begins_and_when_it_ends() {
+        let mut seen = Seen::new(at(5), at(0));
+        let name = || "gpu".to_owned();
+        assert_eq!(
+            kinds(seen.quarantines(vec![(name(), quarantine(3))], at(9))),
+            [""; 0],
+            "known to an earlier agent"
+        );
+        assert_eq!(kinds(seen.quarantines(vec![(name(), quarantine(7))], at(9))), ["quarantined"]);
+        assert_eq!(kinds(seen.quarantines(vec![(name(), quarantine(7))], at(9))), [""; 0]);
+        assert_eq!(kinds(seen.quarantines(vec![(name(), None)], at(9))), ["lifted"]);
+    }
+
+    #[test]
+    fn a_deployment_is_noted_each_time_that_it_is_another() {
+        let mut seen = Seen::new(at(0), at(0));
+        let job = JobId::new("web").unwrap();
+        let mut one = Deployment {
+            id: "d".into(),
+            version: 1,
+            job_create_index: 0,
+            job_modify_index: 0,
+            phase: DeploymentPhase::Running,
+            description: "it goes on".to_owned(),
+            groups: BTreeMap::new(),
+            create_index: 0,
+            modify_index: 0,
+        };
+        assert_eq!(kinds(seen.deployment(&job, &one, at(1)).into_iter().collect()), ["running"]);
+        assert_eq!(seen.deployment(&job, &one, at(1)), None);
+        one.phase = DeploymentPhase::Failed;
+        let (_, what) = seen.deployment(&job, &one, at(2)).unwrap();
+        assert_eq!((what.kind.as_str(), what.trouble), ("failed", true));
+    }
+}

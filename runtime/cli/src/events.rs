@@ -1,0 +1,202 @@
+//! `ostler events` and `ostler monitor`: what happened, and what the agent logs.
+
+use serde_json::Value;
+
+use super::args::events::{EventsArgs, MonitorArgs};
+use super::connect::{self, Stop, ago};
+use super::exit::Exit;
+use super::lines::Lines;
+use super::output;
+use super::terminal::{Terminal, one_line, paint};
+use ostler_agent::{EventTopic, KeptEvent};
+use ostler_api::client::{ApiClient, segment};
+use ostler_explain::moment;
+use ostler_model::clock::Clock;
+use ostler_model::time::Timestamp;
+
+/// Of what is not as it should be.
+const RED: &str = "31";
+
+/// What the agent answers.
+#[derive(Debug, Default, serde::Deserialize)]
+#[serde(default)]
+struct Answer {
+    events: Vec<KeptEvent>,
+    position: u64,
+}
+
+/// Show what happened, and with --follow what happens.
+pub(super) async fn events(args: &EventsArgs, terminal: &Terminal) -> Result<Exit, Stop> {
+    let client = connect::connect(&args.agent)?;
+    let now = Clock::system().now();
+    let path = path(args, &client, now);
+    let Answer { mut events, position } = client.get(&path).await?;
+    let most = usize::try_from(args.lines).unwrap_or(usize::MAX);
+    let left_out = events.len().saturating_sub(most);
+    events.drain(..left_out);
+    if events.is_empty() && !args.follow && !args.json {
+        output::print("no such events are kept\n", terminal)?;
+    }
+    for event in &events {
+        show(event, args, now, terminal)?;
+    }
+    if !args.follow {
+        return Ok(Exit::Success);
+    }
+    let path = format!("{path}&follow=true&after={position}");
+    let work = follow(&client, &path, args, terminal);
+    match connect::until_interrupted("nothing else is followed", work).await {
+        Err(Stop::Exit(Exit::Signal(2))) => Ok(Exit::Success),
+        other => other,
+    }
+}
+
+fn path(args: &EventsArgs, client: &ApiClient, now: Timestamp) -> String {
+    let mut path = format!("/v1/ostler/events?namespace={}", client.namespaces());
+    let mut with = |key: &str, value: &str| path.push_str(&format!("&{key}={}", segment(value)));
+    let EventsArgs { job, alloc, task, plugin, device, since, trouble, .. } = args;
+    let texts =
+        [("job", job), ("alloc", alloc), ("task", task), ("name", plugin), ("name", device)];
+    for (key, value) in texts {
+        if let Some(value) = value {
+            with(key, value);
+        }
+    }
+    if plugin.is_some() || device.is_some() {
+        let topic = if plugin.is_some() { EventTopic::Plugin } else { EventTopic::Device };
+        with("topic", topic.as_str());
+    }
+    if let Some(since) = since {
+        let since = u64::try_from(since.as_nanos()).unwrap_or(u64::MAX);
+        with("since", &now.nanos().saturating_sub(since).to_string());
+    }
+    if *trouble {
+        with("trouble", "true");
+    }
+    path
+}
+
+async fn follow(
+    client: &ApiClient,
+    path: &str,
+    args: &EventsArgs,
+    terminal: &Terminal,
+) -> Result<Exit, Stop> {
+    let mut lines = Lines::of(client.pieces(path).await?);
+    while let Some(line) = lines.next().await? {
+        let Ok(value) = serde_json::from_slice::<Value>(&line) else { continue };
+        if value.get("missed").is_some() {
+            output::warning(terminal, "events came faster than they were read; some are not shown");
+        }
+        // A sign of life has no number.
+        if let Ok(event) = serde_json::from_value::<KeptEvent>(value)
+            && event.seq > 0
+        {
+            show(&event, args, Clock::system().now(), terminal)?;
+        }
+    }
+    output::say("the agent ended");
+    Ok(Exit::Success)
+}
+
+fn show(
+    event: &KeptEvent,
+    args: &EventsArgs,
+    now: Timestamp,
+    terminal: &Terminal,
+) -> Result<(), Exit> {
+    if args.json {
+        let text = serde_json::to_string(event).unwrap_or_default();
+        return output::print(&format!("{text}\n"), terminal);
+    }
+    let text = line(event, now);
+    let text = match event.what.trouble {
+        true => paint(&text, RED, terminal.stdout_colours()),
+        false => text,
+    };
+    output::print(&format!("{text}\n"), terminal)
+}
+
+/// `05:16:00  task web of web, 0f01c0de: Terminated: Exit Code: 3 (x37, first 2m00s ago)`
+fn line(event: &KeptEvent, now: Timestamp) -> String {
+    let what = &event.what;
+    let alloc = what.alloc.get(..8).unwrap_or(&what.alloc);
+    let subject = match what.topic {
+        EventTopic::Node => "node".to_owned(),
+        EventTopic::Job => format!("job {}", what.job),
+        EventTopic::Allocation => format!("allocation {alloc} of {}", what.job),
+        EventTopic::Task => format!("task {} of {}, {alloc}", what.task, what.job),
+        EventTopic::Deployment => {
+            format!("deployment {} of {}", what.name.get(..8).unwrap_or(&what.name), what.job)
+        }
+        EventTopic::Plugin => format!("plugin {}", what.name),
+        EventTopic::Device => format!("device {}", what.name),
+    };
+    let message = match what.message.as_str() {
+        "" => String::new(),
+        message => format!(": {message}"),
+    };
+    let times = match event.times {
+        0 | 1 => String::new(),
+        times => format!(" (x{times}, first {})", ago(event.first, now)),
+    };
+    one_line(&format!("{}  {subject}: {}{message}{times}", moment(event.last, now), what.kind))
+}
+
+/// Follow the agent's log.
+pub(super) async fn monitor(args: &MonitorArgs, terminal: &Terminal) -> Result<Exit, Stop> {
+    let client = connect::connect(&args.agent)?;
+    let path = format!(
+        "/v1/agent/monitor?plain=true&log_json={}&log_level={}",
+        args.json,
+        args.log_level.as_str()
+    );
+    let work = async {
+        // Begun before the last lines are read: of a line that comes between there are rather two.
+        let mut lines = Lines::of(client.pieces(&path).await?);
+        if args.lines > 0 {
+            let last = format!("/v1/ostler/log?lines={}&log_json={}", args.lines, args.json);
+            let mut last = Lines::of(client.pieces(&last).await?);
+            while let Some(line) = last.next().await? {
+                print(&line, terminal)?;
+            }
+        }
+        while let Some(line) = lines.next().await? {
+            print(&line, terminal)?;
+        }
+        output::say("the agent ended");
+        Ok(Exit::Success)
+    };
+    match connect::until_interrupted("the agent runs on", work).await {
+        Err(Stop::Exit(Exit::Signal(2))) => Ok(Exit::Success),
+        other => other,
+    }
+}
+
+fn print(line: &[u8], terminal: &Terminal) -> Result<(), Exit> {
+    let text = one_line(&String::from_utf8_lossy(line));
+    if text.is_empty() { Ok(()) } else { output::print(&format!("{text}\n"), terminal) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ostler_agent::Noted;
+
+    #[test]
+    fn an_event_is_a_line_with_its_count() {
+        let second = |seconds: u64| Timestamp::from_nanos(seconds * 1_000_000_000);
+        let what = Noted {
+            topic: EventTopic::Task,
+            kind: "Terminated".to_owned(),
+            job: "web".to_owned(),
+            alloc: "0f01c0de-0000-4000-8000-000000000000".to_owned(),
+            task: "nginx".to_owned(),
+            message: "Exit Code: 3\nno".to_owned(),
+            ..Noted::default()
+        };
+        let event = KeptEvent { seq: 9, first: second(60), last: second(170), times: 37, what };
+        let expected = "00:02:50  task nginx of web, 0f01c0de: Terminated: Exit Code: 3; no (x37, first 2m00s ago)";
+        assert_eq!(line(&event, second(180)), expected);
+    }
+}

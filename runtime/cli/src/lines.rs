@@ -1,0 +1,45 @@
+//! The lines of an answer that has no end.
+
+use ostler_api::client::{ClientError, Pieces};
+
+/// Longest line that is kept together, bytes; a longer one comes in parts.
+const LINE_BYTES_MAX: usize = 1024 * 1024;
+
+/// Puts pieces together and takes lines out.
+pub(super) struct Lines {
+    pieces: Pieces,
+    kept: Vec<u8>,
+    /// Up to here there is no end of a line.
+    looked: usize,
+    over: bool,
+}
+
+impl Lines {
+    pub(super) const fn of(pieces: Pieces) -> Self {
+        Self { pieces, kept: Vec::new(), looked: 0, over: false }
+    }
+
+    /// The next line without its end; none when the answer is over.
+    pub(super) async fn next(&mut self) -> Result<Option<Vec<u8>>, ClientError> {
+        loop {
+            let rest = self.kept.get(self.looked..).unwrap_or_default();
+            if let Some(at) = rest.iter().position(|byte| *byte == b'\n') {
+                let end = self.looked.saturating_add(at);
+                let mut line: Vec<u8> = self.kept.drain(..=end).collect();
+                line.pop();
+                self.looked = 0;
+                return Ok(Some(line));
+            }
+            self.looked = self.kept.len();
+            if self.over || self.looked >= LINE_BYTES_MAX {
+                self.looked = 0;
+                let line = std::mem::take(&mut self.kept);
+                return Ok((!line.is_empty()).then_some(line));
+            }
+            match self.pieces.take_next().await? {
+                Some(piece) => self.kept.extend_from_slice(&piece),
+                None => self.over = true,
+            }
+        }
+    }
+}
