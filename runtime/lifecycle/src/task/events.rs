@@ -93,6 +93,15 @@ pub fn hook_failed(now: Timestamp, hook: &str, error: &str) -> TaskEvent {
         .detail("message", error)
 }
 
+/// A hook that took long has ended well: whoever asks why a start was slow finds it.
+#[must_use]
+pub fn hook_took(now: Timestamp, hook: &str, took: Duration) -> TaskEvent {
+    let wait = short_duration(Duration::from_secs(took.as_secs()));
+    TaskEvent::new(EventKind::HookMessage, now, format!("hook {hook} took {wait}"))
+        .detail("hook", hook)
+        .detail("hook_took", format!("{hook} {wait}"))
+}
+
 /// A hook of the allocation failed while the task goes on.
 #[must_use]
 pub fn preparing_again(now: Timestamp, error: &str) -> TaskEvent {

@@ -43,7 +43,7 @@ use ostler_model::clock;
 use ostler_model::device::Reservation;
 use ostler_model::event::TaskEvent;
 use ostler_model::json::JsonObject;
-use ostler_model::limits::HOOK_WALL_MAX;
+use ostler_model::limits::{HOOK_SLOW, HOOK_WALL_MAX};
 use ostler_model::ports::{BoxFuture, Driver, PluginCallError};
 use ostler_model::time::Timestamp;
 
@@ -242,6 +242,9 @@ pub async fn prestart(
         let result = clock::timeout(hook.wall(), hook.prestart(scope, &mut preparation))
             .await
             .unwrap_or(Err(HookError::TimedOut { hook: hook.name() }));
+        if watch.elapsed() >= HOOK_SLOW && result.is_ok() {
+            preparation.say(events::hook_took(scope.clock.now(), hook.name(), watch.elapsed()));
+        }
         tracing::trace!(task = %scope.task.name, hook = hook.name(), elapsed = ?watch.elapsed(), ok = result.is_ok(), "prestart hook");
         result?;
     }
