@@ -24,7 +24,7 @@ pub(super) async fn run(
         AllocCommand::Status(args) => status::status(args, verbose, terminal).await,
         AllocCommand::Logs(args) => logs::logs(args, terminal).await,
         AllocCommand::Exec(args) => exec::exec(args, terminal).await,
-        AllocCommand::Stop(args) => act::stop(args).await,
+        AllocCommand::Stop(args) => act::stop(args, terminal).await,
         AllocCommand::Restart(args) => act::restart(args).await,
         AllocCommand::Signal(args) => act::signal(args).await,
     }

@@ -2,10 +2,9 @@
 
 use std::path::Path;
 
-use clap::CommandFactory as _;
 use clap_complete::Shell;
+use clap_complete::env::Shells;
 
-use super::args::Cli;
 use super::connect::Stop;
 use super::exit::Exit;
 use super::man;
@@ -14,10 +13,21 @@ use super::terminal::Terminal;
 
 /// Print a completion script.
 pub(super) fn completions(shell: Shell, terminal: &Terminal) -> Result<Exit, Stop> {
-    let mut script = Vec::new();
-    clap_complete::generate(shell, &mut Cli::command(), "ostler", &mut script);
-    output::print(&String::from_utf8_lossy(&script), terminal)?;
+    output::print(&script(shell)?, terminal)?;
     Ok(Exit::Success)
+}
+
+/// The script asks this program at each completion, so that it knows what the agent has.
+fn script(shell: Shell) -> Result<String, Stop> {
+    let failed = |why: String| Stop::Cannot(format!("cannot make the script of {shell}: {why}"));
+    let shells = Shells::builtins();
+    let name = shell.to_string();
+    let completer = shells.completer(&name).ok_or_else(|| failed("it is not known".to_owned()))?;
+    let mut script = Vec::new();
+    let written =
+        completer.write_registration("COMPLETE", "ostler", "ostler", "ostler", &mut script);
+    written.map_err(|error| failed(error.to_string()))?;
+    Ok(String::from_utf8_lossy(&script).into_owned())
 }
 
 /// Print the manual page, or write the pages of all commands into `dir`.
@@ -54,12 +64,10 @@ mod tests {
     }
 
     #[test]
-    fn completion_scripts_know_the_commands() {
-        for shell in [Shell::Bash, Shell::Zsh, Shell::Fish] {
-            let mut script = Vec::new();
-            clap_complete::generate(shell, &mut Cli::command(), "ostler", &mut script);
-            let script = String::from_utf8(script).unwrap();
-            assert!(script.contains("validate") && script.contains("syntax-only"), "{shell}");
+    fn every_shell_has_a_script_that_asks_this_program() {
+        for shell in [Shell::Bash, Shell::Zsh, Shell::Fish, Shell::Elvish, Shell::PowerShell] {
+            let script = script(shell).unwrap();
+            assert!(script.contains("COMPLETE") && script.contains("ostler"), "{shell}: {script}");
         }
     }
 }

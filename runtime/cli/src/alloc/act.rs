@@ -5,8 +5,8 @@ use serde_json::json;
 use super::super::args::alloc::{AllocRestartArgs, AllocSignalArgs, AllocStopArgs};
 use super::super::connect::{self, Stop, until_interrupted};
 use super::super::exit::Exit;
-use super::super::output::say;
-use super::super::terminal::one_line;
+use super::super::output::{self, say};
+use super::super::terminal::{Terminal, one_line};
 use super::restarted::{Progress, RestartWatch};
 use ostler_api::client::ApiClient;
 use ostler_model::clock;
@@ -15,8 +15,8 @@ use ostler_model::signal::full_name;
 use ostler_wire::{Alloc, Done, RestartRequest, SignalRequest, Stopped};
 
 /// Stop an allocation, and wait for its end.
-pub(super) async fn stop(args: &AllocStopArgs) -> Result<Exit, Stop> {
-    let client = connect::connect(&args.agent)?;
+pub(super) async fn stop(args: &AllocStopArgs, of: &Terminal) -> Result<Exit, Stop> {
+    let client = connect::connect(&args.answer.agent)?;
     let id = connect::find_alloc(&client, &args.alloc).await?;
     let no_delay = args.no_shutdown_delay;
     let path = format!("/v1/allocation/{id}");
@@ -27,11 +27,25 @@ pub(super) async fn stop(args: &AllocStopArgs) -> Result<Exit, Stop> {
     if let Some(warning) = &stopped.warnings {
         say(&format!("warning: {}", one_line(warning)));
     }
+    // As the agent tells of it; with what became of it where that is waited for.
+    let told = |alloc: Option<&Alloc>| match args.answer.json {
+        true => output::print_json(
+            &json!({
+                "ID": id, "EvalID": stopped.eval_id, "Warnings": stopped.warnings, "Waited": !args.detach,
+                "ClientStatus": alloc.map(|alloc| alloc.client_status),
+                "ClientDescription": alloc.map(|alloc| alloc.why().to_owned()),
+            }),
+            of,
+        ),
+        false => Ok(()),
+    };
     if args.detach {
+        told(None)?;
         return Ok(Exit::Success);
     }
     let hint = format!("allocation {short} goes on stopping");
     let ended = until_interrupted(&hint, terminal(&client, &path)).await?;
+    told(ended.as_ref())?;
     match ended {
         Some(alloc) => {
             say(&format!(

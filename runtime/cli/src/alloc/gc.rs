@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 
 use hyper::Method;
+use serde_json::json;
 
 use super::super::args::client::GcArgs;
 use super::super::connect::{self, Stop};
@@ -20,14 +21,16 @@ pub(crate) async fn gc(args: &GcArgs, terminal: &Terminal) -> Result<Exit, Stop>
     if let Some(given) = &args.alloc {
         let id = connect::find_alloc(&client, given).await?;
         client.call(Method::GET, &format!("/v1/client/allocation/{id}/gc")).await?;
-        output::print(&format!("removed allocation {id}\n"), terminal)?;
+        let text = || format!("removed allocation {id}\n");
+        output::show(args.json, &json!({ "Removed": [id] }), text, terminal)?;
         return Ok(Exit::Success);
     }
     let before = ids(&client).await?;
     client.call(Method::PUT, "/v1/system/gc").await?;
     let after = ids(&client).await?;
-    let removed = before.difference(&after).count();
-    output::print(&format!("removed {}\n", counted(removed, "allocation")), terminal)?;
+    let removed: Vec<&AllocId> = before.difference(&after).collect();
+    let text = || format!("removed {}\n", counted(removed.len(), "allocation"));
+    output::show(args.json, &json!({ "Removed": removed }), text, terminal)?;
     Ok(Exit::Success)
 }
 

@@ -167,7 +167,7 @@ pub(crate) struct AllocStopArgs {
     pub detach: bool,
 
     #[command(flatten)]
-    pub agent: AddressArgs,
+    pub answer: AnswerArgs,
 }
 
 /// `ostler alloc restart`.

@@ -128,6 +128,10 @@ pub(crate) struct JobStopArgs {
     #[arg(long)]
     pub detach: bool,
 
+    /// Print what was done as JSON
+    #[arg(long)]
+    pub json: bool,
+
     #[command(flatten)]
     pub agent: AddressArgs,
 }

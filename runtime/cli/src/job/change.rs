@@ -2,10 +2,12 @@
 
 use std::collections::BTreeSet;
 
+use serde_json::{Value, json};
+
 use super::super::args::job::JobStopArgs;
 use super::super::connect::{self, Stop, until_interrupted};
 use super::super::exit::Exit;
-use super::super::output::say;
+use super::super::output::{self, say};
 use super::super::printer::tell;
 use super::super::report::Report;
 use super::super::terminal::{Terminal, one_line};
@@ -28,12 +30,30 @@ pub(super) async fn stop(args: &JobStopArgs, terminal: &Terminal) -> Result<Exit
     if let Some(warning) = &stopped.warnings {
         say(&format!("warning: {}", one_line(warning)));
     }
+    let told = || {
+        json!({
+            "ID": job, "EvalID": stopped.eval_id, "JobModifyIndex": stopped.job_modify_index,
+            "Warnings": stopped.warnings, "Waited": !args.detach,
+        })
+    };
     if args.detach {
-        return Ok(Exit::Success);
+        return shown_as_json(args, told, terminal);
     }
     let hint = format!("job {shown} goes on stopping; `ostler job status {shown}` shows how far");
     until_interrupted(&hint, ended(&client, &path, live, terminal)).await?;
     say(&format!("job {shown} is stopped"));
+    shown_as_json(args, told, terminal)
+}
+
+/// Print what was done, where that is asked for.
+fn shown_as_json(
+    args: &JobStopArgs,
+    told: impl FnOnce() -> Value,
+    terminal: &Terminal,
+) -> Result<Exit, Stop> {
+    if args.json {
+        output::print_json(&told(), terminal)?;
+    }
     Ok(Exit::Success)
 }
 

@@ -1,0 +1,222 @@
+//! Completion of names of live things: shells run this program with `COMPLETE` set, and get what the agent has.
+//!
+//! ```text
+//! shell ─► ostler, COMPLETE=bash ─► the commands, where what is to be named is told by the name of its value
+//!             ALLOC, JOB, PLUGIN, DEVICE, NAMESPACE, … ─► one request, within a moment ─► names
+//! ```
+//! Where no agent answers nothing is completed, and nothing is said.
+
+use std::time::Duration;
+
+use clap::{Command, CommandFactory as _, Parser};
+use clap_complete::CompleteEnv;
+use clap_complete::engine::{ArgValueCandidates, CompletionCandidate};
+use serde_json::Value;
+
+use super::args::Cli;
+use super::args::client::AddressArgs;
+use super::connect;
+use super::terminal::one_line;
+use ostler_model::clock;
+
+/// How long a person may wait for a name.
+const WALL_MAX: Duration = Duration::from_millis(500);
+/// Names that are offered; of more, more of the beginning has to be typed.
+const NAMES_MAX: usize = 1_000;
+/// Shown of an id.
+const SHORT: usize = 8;
+
+/// Where a list is, and what of each of its items names it and says more.
+#[derive(Clone, Copy)]
+struct Source {
+    path: &'static str,
+    name: fn(&Value) -> Option<String>,
+    more: fn(&Value) -> String,
+}
+
+const JOBS: Source = Source {
+    path: "/v1/jobs?namespace=*",
+    name: |job| Some(text(job, "/ID").to_owned()),
+    more: |job| format!("{} job, {}", text(job, "/Type"), text(job, "/Status")),
+};
+const ALLOCS: Source = Source {
+    path: "/v1/allocations?namespace=*",
+    name: |alloc| Some(text(alloc, "/ID").get(..SHORT)?.to_owned()),
+    more: |alloc| format!("{}, {}", text(alloc, "/Name"), text(alloc, "/ClientStatus")),
+};
+const DEPLOYMENTS: Source = Source {
+    path: "/v1/deployments?namespace=*",
+    name: |one| Some(text(one, "/ID").get(..SHORT)?.to_owned()),
+    more: |one| format!("{}, {}", text(one, "/JobID"), text(one, "/Status")),
+};
+const PLUGINS: Source = Source {
+    path: "/v1/ostler/plugins/status",
+    name: |plugin| Some(text(plugin, "/name").to_owned()),
+    more: |plugin| format!("{} plugin, {}", text(plugin, "/kind"), text(plugin, "/status/state")),
+};
+const NAMESPACES: Source = Source {
+    path: "/v1/namespaces",
+    name: |namespace| Some(text(namespace, "/Name").to_owned()),
+    more: |namespace| text(namespace, "/Description").to_owned(),
+};
+const DEVICES: Source =
+    Source { path: "/v1/ostler/devices", name: |_| None, more: |_| String::new() };
+
+fn text<'a>(value: &'a Value, path: &str) -> &'a str {
+    value.pointer(path).and_then(Value::as_str).unwrap_or_default()
+}
+
+/// Answer a shell that asks, and end; otherwise go on.
+pub(super) fn answer_shell() {
+    CompleteEnv::with_factory(command).complete();
+}
+
+/// The commands, which know what their values name.
+pub(super) fn command() -> Command {
+    with_names(Cli::command())
+}
+
+fn with_names(command: Command) -> Command {
+    let command = command.mut_args(|arg| {
+        let named =
+            arg.get_value_names().and_then(|names| names.first()).map(|name| name.to_string());
+        match named.as_deref() {
+            Some("JOB") => arg.add(ArgValueCandidates::new(|| all(&[JOBS]))),
+            Some("ALLOC") => arg.add(ArgValueCandidates::new(|| all(&[ALLOCS]))),
+            Some("DEPLOYMENT") => arg.add(ArgValueCandidates::new(|| all(&[DEPLOYMENTS]))),
+            Some("PLUGIN") => arg.add(ArgValueCandidates::new(|| all(&[PLUGINS]))),
+            Some("DEVICE") => arg.add(ArgValueCandidates::new(|| all(&[DEVICES]))),
+            Some("NAMESPACE") => arg.add(ArgValueCandidates::new(|| all(&[NAMESPACES]))),
+            Some("WHAT") => {
+                arg.add(ArgValueCandidates::new(|| all(&[JOBS, ALLOCS, PLUGINS, DEVICES])))
+            }
+            _ => arg,
+        }
+    });
+    let names: Vec<String> =
+        command.get_subcommands().map(|below| below.get_name().to_owned()).collect();
+    names.into_iter().fold(command, |command, name| command.mut_subcommand(name, with_names))
+}
+
+/// What there is now.
+fn all(sources: &[Source]) -> Vec<CompletionCandidate> {
+    let words: Vec<String> = std::env::args().collect();
+    let Some(args) = where_asked(&words) else { return Vec::new() };
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let Ok(runtime) = runtime else { return Vec::new() };
+    let asked = async {
+        let Ok(client) = connect::connect(&args) else { return Vec::new() };
+        if !client.is_there().await {
+            return Vec::new();
+        }
+        let mut found = Vec::new();
+        for source in sources {
+            let items: Vec<Value> = client.get(source.path).await.unwrap_or_default();
+            found.extend(names(source, &items));
+        }
+        found
+    };
+    let found = runtime.block_on(clock::timeout(WALL_MAX, asked)).unwrap_or_default();
+    let candidate = |(name, more): (String, String)| {
+        CompletionCandidate::new(name).help(Some(one_line(&more).into()))
+    };
+    found.into_iter().take(NAMES_MAX).map(candidate).collect()
+}
+
+fn names(source: &Source, items: &[Value]) -> Vec<(String, String)> {
+    if source.path == DEVICES.path {
+        return items.iter().flat_map(devices).collect();
+    }
+    let named = items.iter().filter_map(|item| Some(((source.name)(item)?, (source.more)(item))));
+    named.filter(|(name, _)| !name.is_empty()).collect()
+}
+
+/// Each instance of a group, by group and id.
+fn devices(group: &Value) -> Vec<(String, String)> {
+    let of = |part: &str| text(group, part).to_owned();
+    let key = format!("{}/{}/{}", of("/group/vendor"), of("/group/type"), of("/group/name"));
+    let instances = group.pointer("/instances").and_then(Value::as_array);
+    let instances = instances.map_or(&[][..], Vec::as_slice).iter();
+    instances
+        .map(|one| (format!("{key}/{}", text(one, "/id")), text(one, "/health/state").to_owned()))
+        .collect()
+}
+
+/// The options of the line that is completed which say where the agent is; the environment says the rest.
+#[derive(Parser)]
+struct Where {
+    #[command(flatten)]
+    agent: AddressArgs,
+}
+
+fn where_asked(words: &[String]) -> Option<AddressArgs> {
+    let mut given = vec!["ostler".to_owned()];
+    let options = ["--address", "--data-dir", "--namespace"];
+    let mut words = words.iter().skip_while(|word| *word != "--").skip(1);
+    while let Some(word) = words.next() {
+        if options.contains(&word.as_str()) {
+            given.push(word.clone());
+            given.push(words.next()?.clone());
+        } else if options.iter().any(|option| word.starts_with(&format!("{option}="))) {
+            given.push(word.clone());
+        }
+    }
+    Where::try_parse_from(given).ok().map(|found| found.agent)
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "tests")]
+
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn what_is_named_is_taken_from_the_lists_of_the_agent() {
+        let allocs = [
+            json!({ "ID": "0f01c0de-0000-4000-8000-000000000000", "Name": "web.g[0]", "ClientStatus": "running" }),
+        ];
+        assert_eq!(
+            names(&ALLOCS, &allocs),
+            [("0f01c0de".to_owned(), "web.g[0], running".to_owned())]
+        );
+        let groups = [json!({
+            "group": { "vendor": "a", "type": "b", "name": "c" },
+            "instances": [{ "id": "0", "health": { "state": "healthy" } }],
+        })];
+        assert_eq!(names(&DEVICES, &groups), [("a/b/c/0".to_owned(), "healthy".to_owned())]);
+        assert_eq!(names(&JOBS, &[json!({ "ID": 5 })]), []);
+    }
+
+    #[test]
+    fn the_line_that_is_completed_says_which_agent_is_meant() {
+        let words = [
+            "ostler",
+            "--",
+            "ostler",
+            "job",
+            "status",
+            "--data-dir",
+            "/x",
+            "--address=unix:///y",
+            "we",
+        ];
+        let args = where_asked(&words.map(str::to_owned)).unwrap();
+        assert_eq!(args.data_dir, Some("/x".into()));
+        assert_eq!(args.address.as_deref(), Some("unix:///y"));
+    }
+
+    #[test]
+    fn every_command_that_names_an_allocation_completes_it() {
+        let command = command();
+        let alloc = command.find_subcommand("alloc").unwrap();
+        let arg = |name: &str| {
+            let found = alloc.find_subcommand(name).unwrap();
+            found.get_arguments().find(|arg| arg.get_id() == "alloc").unwrap().clone()
+        };
+        for name in ["status", "logs", "stop", "restart", "signal"] {
+            assert!(arg(name).get::<ArgValueCandidates>().is_some(), "{name}");
+        }
+    }
+}

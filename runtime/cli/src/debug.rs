@@ -1,0 +1,269 @@
+//! `ostler debug bundle`: what somebody needs who helps, in one file.
+//!
+//! ```text
+//! parts: answers of the API, one after the other, each within its bounds
+//!   ─► without secrets (redact) ─► archive ─► NAME, or NAME.error.txt with why it is not there
+//! ```
+
+mod archive;
+mod redact;
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use serde::Serialize;
+use serde_json::Value;
+
+use super::args::debug::{BundleArgs, DebugCommand};
+use super::connect::{self, Stop};
+use super::exit::Exit;
+use super::explain;
+use super::lines::Lines;
+use super::output;
+use super::terminal::Terminal;
+use archive::Archive;
+use ostler_api::client::{ApiClient, segment};
+use ostler_model::clock::{self, Clock, Stopwatch};
+use ostler_model::limits::{
+    BUNDLE_JOBS_MAX, BUNDLE_PART_BYTES_MAX, BUNDLE_PART_WALL_MAX, BUNDLE_WALL_MAX,
+};
+use ostler_model::time::Timestamp;
+use ostler_wire::JobStub;
+
+/// Answers that are in it as JSON: name and path.
+const ANSWERS: [(&str, &str); 21] = [
+    ("agent.json", "/v1/agent/self"),
+    ("readiness.json", "/v1/ostler/readiness"),
+    ("node.json", "/v1/ostler/node"),
+    ("node-as-listed.json", "/v1/nodes?resources=true"),
+    ("node-use.json", "/v1/client/stats"),
+    ("devices.json", "/v1/ostler/devices"),
+    ("plugins.json", "/v1/ostler/plugins"),
+    ("plugins-status.json", "/v1/ostler/plugins/status"),
+    ("watches.json", "/v1/ostler/watches"),
+    ("state.json", "/v1/ostler/state"),
+    ("runs.json", "/v1/ostler/runs"),
+    ("jobs-dir.json", "/v1/ostler/jobs-dir"),
+    ("namespaces.json", "/v1/namespaces"),
+    ("jobs.json", "/v1/jobs?namespace=*"),
+    ("allocations.json", "/v1/allocations?namespace=*&resources=true"),
+    ("evaluations.json", "/v1/evaluations?namespace=*"),
+    ("deployments.json", "/v1/deployments?namespace=*"),
+    ("services.json", "/v1/services?namespace=*"),
+    ("events.json", "/v1/ostler/events?namespace=*"),
+    ("metrics.json", "/v1/metrics"),
+    ("members.json", "/v1/agent/members"),
+];
+/// Those that are text.
+const TEXTS: [(&str, &str); 2] =
+    [("log.txt", "/v1/ostler/log"), ("metrics.prom", "/v1/metrics?format=prometheus")];
+
+/// One file of the archive.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+struct Part {
+    name: String,
+    bytes: usize,
+    millis: u64,
+    /// So many bytes of it were cut off.
+    #[serde(skip_serializing_if = "is_zero")]
+    cut: usize,
+    /// Why it is not there.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    error: Option<String>,
+}
+
+#[allow(clippy::trivially_copy_pass_by_ref, reason = "serde gives a reference")]
+const fn is_zero(count: &usize) -> bool {
+    *count == 0
+}
+
+/// What was written.
+#[derive(Debug, Serialize)]
+struct Written {
+    file: PathBuf,
+    parts: Vec<Part>,
+}
+
+/// Do what is asked.
+pub(super) async fn run(command: &DebugCommand, terminal: &Terminal) -> Result<Exit, Stop> {
+    match command {
+        DebugCommand::Bundle(args) => bundle(args, terminal).await,
+    }
+}
+
+async fn bundle(args: &BundleArgs, terminal: &Terminal) -> Result<Exit, Stop> {
+    let client = connect::connect(&args.agent)?;
+    let now = Clock::system().now();
+    let stamp: String = now.to_string().chars().filter(char::is_ascii_alphanumeric).collect();
+    let below = format!("ostler-debug-{stamp}");
+    let file = args.out.clone().unwrap_or_else(|| format!("{below}.tar.gz").into());
+    // Asked first: without an agent no file is left behind.
+    let _there: Value = client.get("/v1/agent/self").await?;
+    let failed =
+        |error: std::io::Error| Stop::Cannot(format!("cannot write {}: {error}", file.display()));
+    let archive = Archive::create(&file, &below, now).map_err(failed)?;
+    let mut bundle = Bundle { archive, parts: Vec::new(), began: Stopwatch::start() };
+    let gathered =
+        connect::until_interrupted("the archive is not whole", bundle.gather(&client, now)).await;
+    let Bundle { archive, parts, .. } = bundle;
+    let finished = gathered.and_then(|()| archive.finish().map_err(failed));
+    if let Err(stop) = finished {
+        // Half of an archive helps nobody.
+        let _gone = std::fs::remove_file(&file);
+        return Err(stop);
+    }
+    let written = Written { file, parts };
+    output::show(args.json, &written, || text(&written), terminal)?;
+    Ok(Exit::Success)
+}
+
+fn text(written: &Written) -> String {
+    let failed: Vec<_> = written.parts.iter().filter(|part| part.error.is_some()).collect();
+    let mut text = format!("wrote {}: {} files\n", written.file.display(), written.parts.len());
+    for part in failed {
+        text.push_str(&format!(
+            "not there: {}: {}\n",
+            part.name,
+            part.error.as_deref().unwrap_or_default()
+        ));
+    }
+    text + "secrets are left out as far as they can be told; look it through before you give it away\n"
+}
+
+struct Bundle {
+    archive: Archive,
+    parts: Vec<Part>,
+    began: Stopwatch,
+}
+
+impl Bundle {
+    async fn gather(&mut self, client: &ApiClient, now: Timestamp) -> Result<(), Stop> {
+        let versions = serde_json::json!({
+            "command_line": env!("CARGO_PKG_VERSION"), "gathered": now.to_string(),
+        });
+        self.put("versions.json", Duration::ZERO, Ok(json(&versions)))?;
+        for (name, path) in ANSWERS {
+            self.part(name, async {
+                Ok(json(&redact::redacted(client.get::<Value>(path).await?)))
+            })
+            .await?;
+        }
+        for (name, path) in TEXTS {
+            self.part(name, lines(client, path)).await?;
+        }
+        // Without the list there are none one by one; why is said above.
+        let jobs: Vec<JobStub> = client.get("/v1/jobs?namespace=*").await.unwrap_or_default();
+        for job in jobs.iter().take(BUNDLE_JOBS_MAX) {
+            let of = client.clone().within(&job.namespace);
+            let name = segment(&format!("{}.{}", job.namespace, job.id));
+            let path = format!("/v1/job/{}", segment(&job.id));
+            let asked = async { Ok(json(&redact::redacted(of.get::<Value>(&path).await?))) };
+            self.part(&format!("jobs/{name}.json"), asked).await?;
+            let why =
+                async { Ok(redact::without_users(&explain::of_job(&of, &job.id, now).await?)) };
+            self.part(&format!("why/{name}.txt"), why).await?;
+        }
+        let parts = json(&serde_json::to_value(&self.parts).unwrap_or_default());
+        self.put("parts.json", Duration::ZERO, Ok(parts))
+    }
+
+    /// Ask for a part, within its time, and put it in.
+    async fn part(
+        &mut self,
+        name: &str,
+        asked: impl Future<Output = Result<String, Stop>>,
+    ) -> Result<(), Stop> {
+        let left = BUNDLE_WALL_MAX.saturating_sub(self.began.elapsed()).min(BUNDLE_PART_WALL_MAX);
+        let watch = Stopwatch::start();
+        let found = match clock::timeout(left, asked).await {
+            Some(Ok(text)) => Ok(text),
+            Some(Err(Stop::Client(error))) => Err(error.to_string()),
+            Some(Err(other)) => return Err(other),
+            None => Err(format!("it took longer than {} s", left.as_secs())),
+        };
+        self.put(name, watch.elapsed(), found)
+    }
+
+    fn put(
+        &mut self,
+        name: &str,
+        took: Duration,
+        found: Result<String, String>,
+    ) -> Result<(), Stop> {
+        let millis = u64::try_from(took.as_millis()).unwrap_or(u64::MAX);
+        let mut part = Part { name: name.to_owned(), millis, ..Part::default() };
+        let (name, text) = match found {
+            Ok(text) => (name.to_owned(), text),
+            Err(error) => {
+                part.error = Some(error.clone());
+                (format!("{name}.error.txt"), format!("{error}\n"))
+            }
+        };
+        let whole = text.as_bytes();
+        let bytes = whole.get(..whole.len().min(BUNDLE_PART_BYTES_MAX)).unwrap_or_default();
+        (part.bytes, part.cut) = (bytes.len(), whole.len() - bytes.len());
+        let added = self.archive.add(&name, bytes);
+        added.map_err(|error| Stop::Cannot(format!("cannot write the archive: {error}")))?;
+        self.parts.push(part);
+        Ok(())
+    }
+}
+
+fn json(value: &Value) -> String {
+    serde_json::to_string_pretty(value).unwrap_or_default() + "\n"
+}
+
+/// A text, as far as it is taken.
+async fn lines(client: &ApiClient, path: &str) -> Result<String, Stop> {
+    let mut lines = Lines::of(client.pieces(path).await?);
+    let mut text = String::new();
+    while let Some(line) = lines.next().await? {
+        if text.len() > BUNDLE_PART_BYTES_MAX {
+            break;
+        }
+        text.push_str(&redact::without_users(&String::from_utf8_lossy(&line)));
+        text.push('\n');
+    }
+    Ok(text)
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "tests")]
+
+    use std::io::Read as _;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_part_that_fails_is_a_file_that_says_why_and_a_long_one_is_cut() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("a.tar.gz");
+        let archive = Archive::create(&path, "top", Timestamp::default()).unwrap();
+        let mut bundle = Bundle { archive, parts: Vec::new(), began: Stopwatch::start() };
+        bundle.part("whole.txt", async { Ok("all\n".to_owned()) }).await.unwrap();
+        bundle.put("lost.json", Duration::ZERO, Err("no answer".to_owned())).unwrap();
+        let long = "x".repeat(BUNDLE_PART_BYTES_MAX + 3);
+        bundle.put("long.txt", Duration::ZERO, Ok(long)).unwrap();
+        let Bundle { archive, parts, .. } = bundle;
+        archive.finish().unwrap();
+        let seen: Vec<_> =
+            parts.iter().map(|part| (part.bytes, part.cut, part.error.as_deref())).collect();
+        assert_eq!(
+            seen,
+            [(4, 0, None), (10, 0, Some("no answer")), (BUNDLE_PART_BYTES_MAX, 3, None)]
+        );
+        let packed = std::fs::File::open(&path).unwrap();
+        let mut tar = tar::Archive::new(flate2::read::GzDecoder::new(packed));
+        let mut entries = tar.entries().unwrap();
+        let mut next = || {
+            let mut entry = entries.next().unwrap().unwrap();
+            let mut text = String::new();
+            let name = entry.path().unwrap().display().to_string();
+            entry.read_to_string(&mut text).unwrap();
+            (name, text.len())
+        };
+        assert_eq!(next(), ("top/whole.txt".to_owned(), 4));
+        assert_eq!(next(), ("top/lost.json.error.txt".to_owned(), 10));
+    }
+}
