@@ -5,6 +5,7 @@
 
 mod api;
 mod cli;
+mod schemas;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
