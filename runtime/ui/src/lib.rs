@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! build.rs: page/ ─► packed, named by content ─► ASSETS
-//! Asked { path below /ui/, what the browser has, takes gzip } ─► answer ─► status, headers, bytes
+//! PageAsked { path below /ui/, what the browser has, takes gzip } ─► answer ─► status, headers, bytes
 //!              assets/NAME ─► the file, or 404
 //!              all else ────► index.html, with the way back to /ui/ in its links
 //! ```
@@ -55,7 +55,7 @@ static ASSETS: &[Asset] = include!(concat!(env!("OUT_DIR"), "/assets.rs"));
 
 /// What a browser asks for.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Asked<'a> {
+pub struct PageAsked<'a> {
     /// The path after `/ui/`, as it was sent: what is encoded in it stays so.
     pub path: &'a str,
     /// Its `If-None-Match`.
@@ -66,7 +66,7 @@ pub struct Asked<'a> {
 
 /// What it is answered. [`HEADERS`] go with each.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Answer {
+pub enum PageAnswer {
     /// 200.
     File {
         /// Content type.
@@ -89,39 +89,39 @@ pub enum Answer {
 
 /// What is to be sent.
 #[must_use]
-pub fn answer(asked: Asked<'_>) -> Answer {
+pub fn answer(asked: PageAsked<'_>) -> PageAnswer {
     match asked.path.strip_prefix(FOLDER) {
         Some(name) => match ASSETS.iter().find(|asset| asset.name == name) {
             Some(asset) => file(asset, asked),
-            None => Answer::Missing,
+            None => PageAnswer::Missing,
         },
         None => page(asked),
     }
 }
 
-fn file(asset: &Asset, asked: Asked<'_>) -> Answer {
+fn file(asset: &Asset, asked: PageAsked<'_>) -> PageAnswer {
     let tag = format!("\"{}\"", asset.tag);
     if knows(asked.has, &tag) {
-        return Answer::Unchanged { tag };
+        return PageAnswer::Unchanged { tag };
     }
     let packed = asset.gzip.filter(|_| takes_gzip(asked.takes));
     let (gzip, bytes) = (packed.is_some(), packed.unwrap_or(asset.plain));
-    Answer::File { kind: asset.kind, tag, gzip, body: Cow::Borrowed(bytes) }
+    PageAnswer::File { kind: asset.kind, tag, gzip, body: Cow::Borrowed(bytes) }
 }
 
 /// The page itself, for whatever path is not that of a file.
-fn page(asked: Asked<'_>) -> Answer {
+fn page(asked: PageAsked<'_>) -> PageAnswer {
     let Some(index) = ASSETS.iter().find(|asset| asset.name == "index.html") else {
-        return Answer::Missing;
+        return PageAnswer::Missing;
     };
     let depth = asked.path.matches('/').count().min(DEPTH_MAX);
     let tag = format!("\"{}-{depth}\"", index.tag);
     if knows(asked.has, &tag) {
-        return Answer::Unchanged { tag };
+        return PageAnswer::Unchanged { tag };
     }
     let text = String::from_utf8_lossy(index.plain);
     let body = text.replace(WAY_BACK, &format!("./{}", "../".repeat(depth)));
-    Answer::File { kind: index.kind, tag, gzip: false, body: Cow::Owned(body.into_bytes()) }
+    PageAnswer::File { kind: index.kind, tag, gzip: false, body: Cow::Owned(body.into_bytes()) }
 }
 
 /// Is `tag` among those that a browser has? A proxy may have made it a weak one.

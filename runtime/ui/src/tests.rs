@@ -3,8 +3,8 @@
 use super::*;
 
 fn sent(path: &str) -> (&'static str, String, bool, String) {
-    match answer(Asked { path, ..Asked::default() }) {
-        Answer::File { kind, tag, gzip, body } => {
+    match answer(PageAsked { path, ..PageAsked::default() }) {
+        PageAnswer::File { kind, tag, gzip, body } => {
             (kind, tag, gzip, String::from_utf8(body.into_owned()).unwrap())
         }
         other => panic!("{path}: {other:?}"),
@@ -30,22 +30,26 @@ fn each_path_that_is_no_file_is_answered_with_the_page_and_the_way_back() {
 #[test]
 fn a_browser_that_has_a_file_is_not_sent_it_again() {
     let (_, tag, ..) = sent("assets/app.css");
-    fn again(path: &str, has: &str) -> Answer {
-        answer(Asked { path, has: Some(has), takes: None })
+    fn again(path: &str, has: &str) -> PageAnswer {
+        answer(PageAsked { path, has: Some(has), takes: None })
     }
     for has in [tag.clone(), format!("\"other\", W/{tag}"), "*".to_owned()] {
-        assert_eq!(again("assets/app.css", &has), Answer::Unchanged { tag: tag.clone() }, "{has}");
+        assert_eq!(
+            again("assets/app.css", &has),
+            PageAnswer::Unchanged { tag: tag.clone() },
+            "{has}"
+        );
     }
-    assert!(matches!(again("assets/app.css", "\"other\""), Answer::File { .. }));
+    assert!(matches!(again("assets/app.css", "\"other\""), PageAnswer::File { .. }));
     let (_, tag, ..) = sent("jobs");
-    assert!(matches!(again("jobs", &tag), Answer::Unchanged { .. }));
-    assert!(matches!(again("jobs/web", &tag), Answer::File { .. }), "its links differ");
+    assert!(matches!(again("jobs", &tag), PageAnswer::Unchanged { .. }));
+    assert!(matches!(again("jobs/web", &tag), PageAnswer::File { .. }), "its links differ");
 }
 
 #[test]
 fn a_file_is_packed_for_those_who_take_it_so() {
-    let takes = |takes| match answer(Asked { path: "assets/app.css", has: None, takes }) {
-        Answer::File { gzip, body, .. } => (gzip, body.len()),
+    let takes = |takes| match answer(PageAsked { path: "assets/app.css", has: None, takes }) {
+        PageAnswer::File { gzip, body, .. } => (gzip, body.len()),
         other => panic!("{other:?}"),
     };
     let (gzip, packed) = takes(Some("deflate, gzip;q=1.0, *;q=0.5"));
@@ -59,7 +63,11 @@ fn a_file_is_packed_for_those_who_take_it_so() {
 #[test]
 fn what_is_no_file_among_the_files_is_missing() {
     for path in ["assets/", "assets/nothing.js", "assets/../index.html", "assets/js/../app.css"] {
-        assert_eq!(answer(Asked { path, ..Asked::default() }), Answer::Missing, "{path}");
+        assert_eq!(
+            answer(PageAsked { path, ..PageAsked::default() }),
+            PageAnswer::Missing,
+            "{path}"
+        );
     }
 }
 

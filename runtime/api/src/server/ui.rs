@@ -12,7 +12,7 @@ use axum::response::{IntoResponse as _, Response};
 use axum::routing::get;
 
 use super::router::Api;
-use ostler_ui::{Answer, Asked};
+use ostler_ui::{PageAnswer, PageAsked};
 
 /// The page and the way to it. A redirect is relative: a proxy may put a prefix before it.
 pub(super) fn routes() -> Router<Arc<Api>> {
@@ -31,9 +31,9 @@ fn to(place: &'static str) -> Response {
 async fn page(uri: Uri, headers: HeaderMap) -> Response {
     let text = |name| headers.get(name).and_then(|value: &HeaderValue| value.to_str().ok());
     let path = uri.path().strip_prefix("/ui/").unwrap_or_default();
-    let asked = Asked { path, has: text(IF_NONE_MATCH), takes: text(ACCEPT_ENCODING) };
+    let asked = PageAsked { path, has: text(IF_NONE_MATCH), takes: text(ACCEPT_ENCODING) };
     let answer = match ostler_ui::answer(asked) {
-        Answer::File { kind, tag, gzip, body } => {
+        PageAnswer::File { kind, tag, gzip, body } => {
             let mut response = Body::from(body).into_response();
             set(&mut response, CONTENT_TYPE, kind);
             set(&mut response, ETAG, &tag);
@@ -43,12 +43,12 @@ async fn page(uri: Uri, headers: HeaderMap) -> Response {
             }
             response
         }
-        Answer::Unchanged { tag } => {
+        PageAnswer::Unchanged { tag } => {
             let mut response = StatusCode::NOT_MODIFIED.into_response();
             set(&mut response, ETAG, &tag);
             response
         }
-        Answer::Missing => {
+        PageAnswer::Missing => {
             (StatusCode::NOT_FOUND, "the page has no such file; it begins at /ui/").into_response()
         }
     };

@@ -86,8 +86,6 @@ export function tone(state) {
 
 /** A text without the control sequences of terminals, which a list of lines cannot follow. */
 export function plain(text) {
-  // eslint-disable-next-line no-control-regex
   return text.replace(/\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\-_])/g, '')
-    // eslint-disable-next-line no-control-regex
     .replace(/[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]/g, '');
 }

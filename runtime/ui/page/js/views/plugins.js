@@ -90,18 +90,20 @@ function Plugin({ one }) {
         <${Facts} of=${[['State', activity.state], ['Strikes', `${activity.strikes_counted} of ${activity.strikes_max} (${activity.strikes} lately)`],
           ['Quarantines', activity.quarantines || ''], ['Last answer', html`<${Ago} time=${activity.last_ok} />`], ['Next check', activity.next_check ? moment(activity.next_check) : 'when what it watches changes'],
           ['Processor time', nanos(activity.cpu_nanos)], ['Most memory of a call', bytes(activity.peak_memory_bytes)],
-          ['Last error', activity.last_error ? JSON.stringify(activity.last_error) : ''],
+          ['Last error', activity.last_error && html`${activity.last_error.reason}, <${Ago} time=${activity.last_error.at} />`],
           ['Upgrades', upgrade ? `${upgrade.mode}${upgrade.last ? `; last ${moment(upgrade.last.at)}: ${outcome(upgrade.last)}` : ''}` : '']]} />` : html`<p class="quiet">It is not in use.</p>`}</${Panel}>
     </div>
     ${activity && html`<${Panel} title="Latency of its calls"><${Calls} calls=${activity.calls} /></${Panel}>`}`;
 }
 
 /** How an upgrade went, in words. */
-function outcome(report) {
-  const how = report?.outcome ?? {};
-  const state = typeof how === 'string' ? how : how.state ?? how.outcome ?? Object.keys(how)[0] ?? 'done';
-  const reason = how.reason ?? how.why ?? '';
-  return `${String(state).replace(/_/g, ' ')}${reason ? `: ${reason}` : ''}`;
+function outcome({ outcome: state, reason, asks = [], downgrade }) {
+  if (state === 'consent_needed') {
+    const older = downgrade ? `; it is older (${downgrade.join(' and ')})` : '';
+    return `it needs your consent${asks.length ? `: it asks for ${asks.join(', ')} too` : ''}${older}`;
+  }
+  const words = { same: 'it is what runs already', switched: 'it is in place and proves itself', accepted: 'it proved itself', refused: 'refused', rolled_back: 'the one before runs again' };
+  return `${words[state] ?? state}${reason ? `: ${reason}` : ''}`;
 }
 
 function Permissions({ one }) {
