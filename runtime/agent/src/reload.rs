@@ -21,7 +21,7 @@ use super::startup::policy;
 use diff::{Changed, Live};
 use ostler_model::config::AgentConfig;
 use ostler_model::ports::BoxFuture;
-pub use report::{KeyReport, ReloadReport, Verdict};
+pub use report::{KeyReport, KeyVerdict, ReloadReport};
 
 /// A part beside the agent that takes another configuration while it runs, such as the agent's log or what
 /// is read from files for the API.
@@ -92,9 +92,9 @@ impl AgentHandle {
             let verdict = match (of_part, live) {
                 (Some(at), _) => told.remove(at).verdict,
                 (None, Some(live)) => self.apply(live, new).await,
-                (None, None) => Verdict::NeedsRestart,
+                (None, None) => KeyVerdict::NeedsRestart,
             };
-            if verdict == Verdict::Applied {
+            if verdict == KeyVerdict::Applied {
                 diff::take(&mut running, new, &key);
             }
             reports.push(KeyReport { key, verdict });
@@ -104,7 +104,7 @@ impl AgentHandle {
         reports
     }
 
-    async fn apply(&self, live: Live, new: &AgentConfig) -> Verdict {
+    async fn apply(&self, live: Live, new: &AgentConfig) -> KeyVerdict {
         let node = &self.0.node;
         match live {
             Live::Gc if self.0.mode.serves() => self.0.control.collect_by(policy(new.gc)).await,
@@ -120,6 +120,6 @@ impl AgentHandle {
                 self.0.remote_exec.store(allowed, Ordering::Relaxed);
             }
         }
-        Verdict::Applied
+        KeyVerdict::Applied
     }
 }

@@ -6,7 +6,7 @@ use super::logging;
 use super::start::{StartError, absolute};
 use ostler_agent::RAW_EXEC;
 use ostler_model::config::{AgentConfig, ClusterConfig};
-use ostler_model::log_config::{LogConfig, LogLevel};
+use ostler_model::log_config::{AgentLogConfig, LogLevel};
 
 /// What an agent is started with, and read by again.
 pub(super) struct Given<'a> {
@@ -46,7 +46,7 @@ impl Given<'_> {
     }
 
     /// What is logged, of this configuration.
-    pub(super) fn log(&self, config: &LogConfig) -> LogConfig {
+    pub(super) fn log(&self, config: &AgentLogConfig) -> AgentLogConfig {
         let of_verbose = match self.verbose {
             0 => None,
             1 => Some(LogLevel::Debug),
@@ -54,7 +54,7 @@ impl Given<'_> {
         };
         let level = self.args.log_level.or(of_verbose).or(config.level);
         let json = self.args.log_format.map(|form| form == LogFormat::Json).or(config.json);
-        LogConfig { level: level.or(Some(LogLevel::Info)), json, file: config.file.clone() }
+        AgentLogConfig { level: level.or(Some(LogLevel::Info)), json, file: config.file.clone() }
     }
 
     /// What comes before the configuration's `log_level`; none where that holds.
@@ -100,8 +100,11 @@ mod tests {
 
     #[test]
     fn the_command_line_comes_before_the_configuration_of_the_log() {
-        let config =
-            LogConfig { level: Some(LogLevel::Warn), json: Some(true), ..LogConfig::default() };
+        let config = AgentLogConfig {
+            level: Some(LogLevel::Warn),
+            json: Some(true),
+            ..AgentLogConfig::default()
+        };
         let log = |args: &[&str]| {
             let log = with(args, |given| given.log(&config));
             (log.level.unwrap(), log.json.unwrap())
@@ -110,7 +113,7 @@ mod tests {
         assert_eq!(log(&["-v", "agent"]), (LogLevel::Debug, true));
         let flags = ["-v", "agent", "--log-level", "ERROR", "--log-format", "text"];
         assert_eq!(log(&flags), (LogLevel::Error, false));
-        let unsaid = with(&["agent"], |given| given.log(&LogConfig::default()));
+        let unsaid = with(&["agent"], |given| given.log(&AgentLogConfig::default()));
         assert_eq!(unsaid.level, Some(LogLevel::Info));
     }
 

@@ -14,10 +14,10 @@ use super::logging;
 use super::notify;
 use super::start::StartError;
 use ostler_agent::AgentHandle;
-use ostler_agent::reload::{KeyReport, ReloadReport, Reloads, Verdict};
+use ostler_agent::reload::{KeyReport, KeyVerdict, ReloadReport, Reloads};
 use ostler_model::clock;
 use ostler_model::config::AgentConfig;
-use ostler_model::log_config::LogConfig;
+use ostler_model::log_config::AgentLogConfig;
 use ostler_model::ports::BoxFuture;
 
 /// Read the configuration again and say what became of each key that differs.
@@ -30,7 +30,7 @@ pub(super) async fn reload(agent: &AgentHandle, given: &Given<'_>) -> ReloadRepo
     // A small file of the operator's, on this task: nothing else of the agent waits for it.
     let config = given.config().map_err(|error| in_words(&error));
     let report = agent.reload(config).await;
-    let refused = |one: &KeyReport| matches!(one.verdict, Verdict::Refused(_));
+    let refused = |one: &KeyReport| matches!(one.verdict, KeyVerdict::Refused(_));
     let wrong = report.refused.is_some() || report.keys.iter().any(refused);
     for line in report.lines() {
         match wrong {
@@ -85,7 +85,7 @@ impl Reloads for LogReload {
                 Err(why) => {
                     // The others hold without it.
                     let file = old.file.clone();
-                    let again = configured(LogConfig { file, ..given.log(new) }).await;
+                    let again = configured(AgentLogConfig { file, ..given.log(new) }).await;
                     Some(again.err().unwrap_or(why))
                 }
             };
@@ -94,7 +94,7 @@ impl Reloads for LogReload {
     }
 }
 
-async fn configured(log: LogConfig) -> Result<(), String> {
+async fn configured(log: AgentLogConfig) -> Result<(), String> {
     let set = tokio::task::spawn_blocking(move || logging::configure(&log)).await;
     set.unwrap_or_else(|_| Err("the log could not be changed: the agent ends".to_owned()))
 }
@@ -102,15 +102,15 @@ async fn configured(log: LogConfig) -> Result<(), String> {
 /// What became of the keys that differ. `file`: why the file could not be opened; the others: what comes before
 /// the configuration.
 fn verdicts(
-    old: &LogConfig,
-    new: &LogConfig,
+    old: &AgentLogConfig,
+    new: &AgentLogConfig,
     file: Option<String>,
     level_from: Option<&str>,
     form_from: Option<&str>,
 ) -> Vec<KeyReport> {
     let unless = |before: Option<&str>| match before {
-        Some(what) => Verdict::Refused(format!("{what} comes before it")),
-        None => Verdict::Applied,
+        Some(what) => KeyVerdict::Refused(format!("{what} comes before it")),
+        None => KeyVerdict::Applied,
     };
     let mut reports = Vec::new();
     let mut tell = |key: &str, verdict| reports.push(KeyReport { key: key.to_owned(), verdict });
@@ -121,8 +121,8 @@ fn verdicts(
         tell("log_json", unless(form_from));
     }
     match file {
-        Some(why) => tell("log_file", Verdict::Refused(why)),
-        None if old.file != new.file => tell("log_file", Verdict::Applied),
+        Some(why) => tell("log_file", KeyVerdict::Refused(why)),
+        None if old.file != new.file => tell("log_file", KeyVerdict::Applied),
         None => {}
     }
     reports
@@ -139,8 +139,8 @@ mod tests {
 
     #[test]
     fn a_key_that_the_command_line_replaces_is_refused_and_a_file_that_cannot_be_opened_too() {
-        let old = LogConfig::default();
-        let new = LogConfig { level: Some(LogLevel::Debug), json: Some(true), file: None };
+        let old = AgentLogConfig::default();
+        let new = AgentLogConfig { level: Some(LogLevel::Debug), json: Some(true), file: None };
         let said = |file: Option<&str>, level, form| {
             let reports = verdicts(&old, &new, file.map(str::to_owned), level, form);
             let at = ostler_model::time::Timestamp::from_nanos(0);

@@ -25,7 +25,7 @@ use super::logging_hclog::HcLog;
 use super::logging_lines::Lines;
 use super::output;
 use super::terminal::Terminal;
-use ostler_model::log_config::{LogConfig, LogLevel};
+use ostler_model::log_config::{AgentLogConfig, LogLevel};
 
 /// Variable with a filter that replaces `-v`, in the syntax of `RUST_LOG`.
 const FILTER_VARIABLE: &str = "OSTLER_LOG";
@@ -82,7 +82,7 @@ pub(super) fn start_for_nomad(verbose: u8, terminal: &Terminal) -> Written {
 ///
 /// # Errors
 /// When the file cannot be opened; all is as it was then.
-pub(super) fn configure(config: &LogConfig) -> Result<(), String> {
+pub(super) fn configure(config: &AgentLogConfig) -> Result<(), String> {
     let Some(control) = CONTROL.get() else { return Ok(()) };
     let file = config.file.clone().map(LogFile::open).transpose()?;
     control.lines.set_file(file);

@@ -50,7 +50,7 @@ impl LogLevel {
 
 /// The `log_…` keys of the configuration.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct LogConfig {
+pub struct AgentLogConfig {
     /// How much; what the agent does unless given.
     pub level: Option<LogLevel>,
     /// One JSON object a line in place of text.

@@ -6,7 +6,7 @@ use ostler_model::config::{
     AgentConfig, ClientConfig, ClusterConfig, GcConfig, HttpConfig, PluginBlock, WasmConfig,
     WasmWorkerConfig,
 };
-use ostler_model::log_config::LogConfig;
+use ostler_model::log_config::AgentLogConfig;
 use ostler_model::network::NetworkConfig;
 
 /// What the agent does for a key while it runs.
@@ -113,8 +113,8 @@ fn plain(block: &PluginBlock) -> PluginBlock {
 }
 
 impl Diff {
-    fn log(&mut self, old: &LogConfig, new: &LogConfig) {
-        let LogConfig { level, json, file } = old;
+    fn log(&mut self, old: &AgentLogConfig, new: &AgentLogConfig) {
+        let AgentLogConfig { level, json, file } = old;
         self.key("log_level", level, &new.level);
         self.key("log_json", json, &new.json);
         self.key("log_file", file, &new.file);

@@ -7,7 +7,7 @@ use ostler_model::time::Timestamp;
 /// What became of one key.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", tag = "verdict", content = "reason")]
-pub enum Verdict {
+pub enum KeyVerdict {
     /// It holds from now on.
     Applied,
     /// What the agent began with holds until it is started anew.
@@ -23,7 +23,7 @@ pub struct KeyReport {
     pub key: String,
     /// What became of it.
     #[serde(flatten)]
-    pub verdict: Verdict,
+    pub verdict: KeyVerdict,
 }
 
 /// How a reload went.
@@ -48,9 +48,9 @@ impl ReloadReport {
             return vec!["nothing in it differs from what holds".to_owned()];
         }
         let line = |one: &KeyReport| match &one.verdict {
-            Verdict::Applied => format!("{}: applied", one.key),
-            Verdict::NeedsRestart => format!("{}: needs a restart of the agent", one.key),
-            Verdict::Refused(why) => format!("{}: refused, stays as it was: {why}", one.key),
+            KeyVerdict::Applied => format!("{}: applied", one.key),
+            KeyVerdict::NeedsRestart => format!("{}: needs a restart of the agent", one.key),
+            KeyVerdict::Refused(why) => format!("{}: refused, stays as it was: {why}", one.key),
         };
         self.keys.iter().map(line).collect()
     }

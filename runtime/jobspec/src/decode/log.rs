@@ -8,7 +8,7 @@ use serde_json::Value as Json;
 use crate::diagnostic::shown;
 use crate::keys::{Context, Field, Given, Scalar, Shape, text};
 use crate::tree::Value;
-use ostler_model::log_config::{LogConfig, LogFileConfig, LogLevel};
+use ostler_model::log_config::{AgentLogConfig, LogFileConfig, LogLevel};
 
 /// Longest that one file is written.
 pub(super) const ROTATE_AFTER_MAX: Duration = Duration::from_secs(366 * 24 * 3_600);
@@ -54,7 +54,7 @@ pub(super) fn log(
     json: Given<bool>,
     file: FileKeys,
     cx: &mut Context<'_>,
-) -> LogConfig {
+) -> AgentLogConfig {
     if !file.path.was_given {
         let places = [
             ("log_rotate_bytes", file.rotate_bytes.place()),
@@ -68,7 +68,7 @@ pub(super) fn log(
         }
     }
     let path = file.path.value;
-    LogConfig {
+    AgentLogConfig {
         level: level.value,
         json: json.value,
         file: path.map(|path| LogFileConfig {
