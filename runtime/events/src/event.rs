@@ -4,7 +4,9 @@ use ostler_model::time::Timestamp;
 use serde::{Deserialize, Serialize};
 
 /// What an event is about.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
+)]
 #[serde(rename_all = "lowercase")]
 pub enum EventTopic {
     /// The agent, or the node as a whole.

@@ -158,9 +158,7 @@ fn devices_in_use_show_one_number_each_and_with_verbose_everything() {
 
 #[test]
 fn the_same_event_again_and_again_is_one_line_with_a_count() {
-    let event = |kind: &str, at: u64, message: &str| {
-        json!({ "Type": kind, "Time": at * 1_000_000_000, "DisplayMessage": message })
-    };
+    let event = |kind: &str, at: u64, message: &str| json!({ "Type": kind, "Time": at * 1_000_000_000, "DisplayMessage": message });
     let alloc: Alloc = serde_json::from_value(json!({ "TaskStates": { "web": { "Events": [
         event("Started", 60, "Task started by client"),
         event("Terminated", 61, "Exit Code: 3"),
