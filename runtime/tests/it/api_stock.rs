@@ -302,7 +302,7 @@ async fn a_node_is_drained_and_takes_what_waits_when_it_is_eligible_again() {
     let waits = client.get("/v1/job/web").await.json();
     assert_eq!(waits["Status"], "pending");
     let why = waits["StatusDescription"].as_str().unwrap();
-    assert!(why.contains("not eligible"), "{why}");
+    assert!(why.contains("nothing new is placed"), "{why}");
     let metrics = client.get("/v1/metrics?format=prometheus").await.text();
     assert!(metrics.contains("node_scheduling_eligibility=\"ineligible\""), "{metrics}");
 

@@ -79,7 +79,7 @@ async fn the_stock_command_line_drains_a_node_and_makes_it_eligible_again() {
     stock.says(&["node", "status"], &["ineligible"]).await;
     stock.says(&["node", "eligibility", "-enable", &node], &["eligible"]).await;
     let drain = ["node", "drain", "-enable", "-yes", "-deadline", "30s", &node];
-    let said = ["drain strategy set", "marked for migration", "Drain complete", "have stopped"];
+    let said = ["drain strategy set", "running -> complete", "Drain complete", "have stopped"];
     stock.says(&drain, &said).await;
     stock.says(&["node", "status", &node], &["ineligible", "Node drain complete"]).await;
     stock.says(&["job", "status", "web"], &["Placement Failure"]).await;

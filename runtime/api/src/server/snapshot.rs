@@ -13,8 +13,6 @@ use super::allocs::alloc_id;
 use super::error::Failure;
 use super::logs::place;
 use super::params::Asked;
-use ostler_lifecycle::alloc::snapshot::pack;
-use ostler_model::causes::chain;
 use ostler_model::clock;
 use ostler_model::limits::{MOVED_PIECE_BYTES, MOVED_PIECES_WAITING_MAX};
 
@@ -28,14 +26,14 @@ pub(super) async fn read(Asked { api, id, .. }: Asked) -> Result<Response, Failu
     let group = view.allocation.task_group();
     let tasks = group.into_iter().flat_map(|group| &group.tasks);
     let tasks: Vec<_> = tasks.map(|task| task.name.clone()).collect();
-    let (root, place) = (api.agent.data_dir().join("allocs"), place(&api)?);
+    let (agent, place) = (api.agent.clone(), place(&api)?);
     let (pieces, queue) = mpsc::channel(MOVED_PIECES_WAITING_MAX);
     let work = move || {
         let mut out = Pieces { pieces: pieces.clone(), piece: Vec::new() };
-        if let Err(error) = pack(&root, id, &tasks, &mut out) {
-            tracing::warn!(alloc = %id, error = chain(&error), "a disk was not sent as a whole");
+        if let Err(error) = agent.pack_disk(id, &tasks, &mut out) {
+            tracing::warn!(alloc = %id, error, "a disk was not sent as a whole");
             // The connection breaks off, so that nobody takes it for whole.
-            let _gone = pieces.blocking_send(Err(io::Error::other(chain(&error))));
+            let _gone = pieces.blocking_send(Err(io::Error::other(error)));
         }
         drop(place);
     };

@@ -176,6 +176,8 @@ impl Machine {
             self.tables.schedule(NodeEventKind::DrainComplete, world.now, |node| {
                 node.drain = None;
             });
+            // What waits says why.
+            self.wake(world);
             let writes = vec![self.scheduling_write()];
             // Where this is lost, the next start finds a drain with nothing left.
             let wait = Wait::Commit { linger: LINGER };

@@ -11,6 +11,7 @@ use crate::support::http::{Answer, Client, within};
 
 /// Answers whose values are the machine's: only keys and types are compared.
 const OF_THE_MACHINE: &[&str] = &[
+    "/v1/agent/host",
     "/v1/agent/members",
     "/v1/agent/self",
     "/v1/client/allocation/{id}/stats",
@@ -36,7 +37,11 @@ fn routes() -> BTreeMap<&'static str, BTreeSet<&'static str>> {
     let servers = include_str!("../../../api/src/server/servers.rs");
     let mut routes = BTreeMap::new();
     let of = |source: &'static str| source.split(".route(").skip(1);
-    for route in of(router).chain(of(servers)) {
+    let nodes = include_str!("../../../api/src/server/nodes.rs");
+    let namespaces = include_str!("../../../api/src/server/namespaces.rs");
+    let debug = include_str!("../../../api/src/server/debug.rs");
+    let tokens = include_str!("../../../api/src/server/tokens.rs");
+    for route in [router, servers, nodes, namespaces, debug, tokens].into_iter().flat_map(of) {
         let (path, rest) = route.split_once('"').unwrap().1.split_once('"').unwrap();
         let methods = rest.split([';', '"']).next().unwrap();
         let of = |(call, method)| methods.contains(call).then_some(method);
@@ -154,9 +159,19 @@ async fn of_the_node(api: &mut Recorder, node: &str) {
         .await;
     api.gets(&["/v1/regions", "/v1/regions?region=mars", "/v1/namespaces"]).await;
     api.gets(&["/v1/namespace/default", "/v1/namespace/other"]).await;
+    api.gets(&["/v1/agent/host", "/v1/agent/pprof/heap"]).await;
+    for ask in ["eligibility", "drain", "evaluate", "purge"] {
+        api.put(&format!("{none}/{ask}"), json!({})).await;
+    }
+    api.put(&format!("{one}/eligibility"), json!({ "Eligibility": "perhaps" })).await;
+    api.put(&format!("{one}/drain"), json!({ "NodeID": NOBODY })).await;
+    api.put(&format!("{one}/drain"), json!({ "DrainSpec": { "Deadline": i64::MAX } })).await;
+    api.put(&format!("{one}/purge"), Value::Null).await;
     api.gets(&["/v1/ostler/node", "/v1/ostler/plugins", "/v1/ostler/plugins/status"]).await;
     api.gets(&["/v1/ostler/watches", "/v1/ostler/state", "/v1/ostler/runs"]).await;
-    api.gets(&["/v1/ostler/readiness", "/v1/ostler/jobs-dir", "/v1/metrics"]).await;
+    api.gets(&["/v1/ostler/readiness", "/v1/ostler/jobs-dir", "/v1/ostler/reload", "/v1/metrics"]).await;
+    // What happened differs; what is wrong with a request does not.
+    api.gets(&["/v1/ostler/events?topic=none", "/v1/ostler/log?lines=0"]).await;
     api.put("/v1/ostler/run/1/end", Value::Null).await;
     for act in ["lift", "record", "upgrade"] {
         api.put(&format!("/v1/ostler/plugin/nobody/{act}"), Value::Null).await;
@@ -175,11 +190,13 @@ async fn of_servers(api: &mut Recorder) {
     api.gets(&["/v1/operator/scheduler/configuration", "/v1/operator/snapshot"]).await;
     api.gets(&["/v1/operator/license", "/v1/agent/keyring/list", "/v1/plugins", "/v1/volumes"])
         .await;
-    api.gets(&["/v1/plugin/csi/x", "/v1/volume/csi/x", "/v1/acl/tokens", "/v1/quotas"]).await;
+    api.gets(&["/v1/plugin/csi/x", "/v1/volume/csi/x", "/v1/quotas"]).await;
+    of_tokens(api).await;
     api.gets(&["/v1/quota", "/v1/quota/x", "/v1/quota-usages", "/v1/sentinel/policies"]).await;
     api.gets(&["/v1/recommendation", "/v1/recommendations"]).await;
     // What is followed has no end; what is wrong with a request has.
     api.get("/v1/event/stream?topic=Weather").await;
+    api.get("/v1/ostler/live?region=elsewhere").await;
     for path in [
         "/v1/agent/servers",
         "/v1/agent/join",
@@ -188,15 +205,29 @@ async fn of_servers(api: &mut Recorder) {
         "/v1/job/none/periodic/force",
         "/v1/job/none/evaluate",
         "/v1/system/reconcile/summaries",
-        "/v1/namespaces",
         "/v1/namespace",
         "/v1/namespace/other",
     ] {
         api.put(path, json!({})).await;
     }
+    api.put("/v1/namespace", json!({ "Name": "other", "Quota": "small" })).await;
     api.ask("DELETE", "/v1/namespace/other", Value::Null).await;
+    api.ask("DELETE", "/v1/namespace/none", Value::Null).await;
+    api.ask("DELETE", "/v1/namespace/default", Value::Null).await;
     api.put("/v1/search", json!({ "Prefix": "none", "Context": "jobs" })).await;
     api.put("/v1/search", json!({ "Context": "weather" })).await;
+}
+
+/// An agent that asks for no tokens.
+async fn of_tokens(api: &mut Recorder) {
+    api.gets(&["/v1/acl/tokens", "/v1/acl/token/self", "/v1/acl/token/none", "/v1/acl/policies"]).await;
+    api.gets(&["/v1/acl/policy/read", "/v1/acl/roles"]).await;
+    for path in ["/v1/acl/bootstrap", "/v1/acl/token", "/v1/acl/token/none", "/v1/acl/policy/read"] {
+        api.put(path, json!({})).await;
+    }
+    for path in ["/v1/acl/token/none", "/v1/acl/policy/read"] {
+        api.ask("DELETE", path, Value::Null).await;
+    }
 }
 
 /// A variable that comes, changes and goes, and what cannot be done with one.
@@ -236,7 +267,7 @@ async fn registrations(api: &mut Recorder) -> Value {
         api.put(path, with(&format!("{task}/Driver"), json!("exce"))).await;
         api.put(path, misspelt.clone()).await;
     }
-    api.gets(&["/v1/jobs", "/v1/job/web"]).await;
+    api.gets(&["/v1/jobs", "/v1/job/web", "/v1/ostler/job/web/blocked"]).await;
     api.put("/v1/jobs", misspelt).await;
     api.put("/v1/jobs", with("/Job/TaskGroups", json!([]))).await;
     api.put("/v1/jobs?namespace=other", right.clone()).await;
@@ -284,6 +315,8 @@ async fn running(api: &mut Recorder, node: &str) -> String {
     api.gets(&["/v1/services", "/v1/services?namespace=other", "/v1/service/web-0"]).await;
     api.gets(&["/v1/service/none", "/v1/service/web-0?choose=1%7Ca"]).await;
     api.gets(&[&format!("{of}/gc"), &format!("/v1/client/allocation/{NOBODY}/gc")]).await;
+    // What there is of it is an archive.
+    api.gets(&[&format!("/v1/client/allocation/{NOBODY}/snapshot")]).await;
     alloc
 }
 

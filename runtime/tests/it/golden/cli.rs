@@ -9,7 +9,7 @@ use regex::Regex;
 use rustix::process::Signal;
 use serde_json::Value;
 
-use super::{JOB, compare, merged, placeholders, shape};
+use super::{JOB, compare, merged, placeholders, schemas, shape};
 use crate::devices::sysfs;
 use crate::support::KEEPS;
 use crate::support::agent_process::{AgentProcess, Home, ask};
@@ -38,6 +38,8 @@ const OF_THE_MACHINE: &[&str] = &[
 struct Recorder {
     known: Vec<(String, &'static str)>,
     seen: BTreeMap<String, String>,
+    /// Schemas of what commands printed as JSON.
+    schemas: BTreeMap<String, Value>,
 }
 
 impl Recorder {
@@ -51,6 +53,15 @@ impl Recorder {
         };
         let command = args.iter().take(2).take_while(word).copied().collect::<Vec<_>>().join(" ");
         let machines = OF_THE_MACHINE.contains(&&*command) || args.contains(&"--stats");
+        if let Ok(value) = serde_json::from_str::<Value>(&ended.stdout)
+            && !machines
+            && args.contains(&"--json")
+            && command != "run"
+        {
+            let schema = schemas::schema(&value);
+            let known = self.schemas.get(&command).map(|known| schemas::merged(known, &schema));
+            self.schemas.insert(command.clone(), known.unwrap_or(schema));
+        }
         let out = match serde_json::from_str::<Value>(&ended.stdout) {
             _ if command == "run" && args.contains(&"--json") => {
                 stream(&ended.stdout, ended.code == Some(0))
@@ -122,7 +133,7 @@ async fn every_listing_of_the_command_line_is_the_golden_one() {
     for guest in [DEVICE_PCI, DRIVER_EXEC, HOSTILE_DEVICE] {
         known.push((guest.to_owned(), "<guest>"));
     }
-    let mut cli = Recorder { known, seen: BTreeMap::new() };
+    let mut cli = Recorder { known, ..Recorder::default() };
     jobs(&mut cli, &agent).await;
     let alloc = agent.alloc("web").await;
     let client = Client(agent.data.path().join("ostler.sock"));
@@ -141,6 +152,7 @@ async fn every_listing_of_the_command_line_is_the_golden_one() {
     held(&mut cli).await;
     plugin_files(&mut cli).await;
     compare("cli", &cli.seen);
+    schemas::check(&cli.schemas);
 }
 
 /// Another version of a plugin, while a task of it runs.
@@ -289,6 +301,8 @@ async fn looks(cli: &mut Recorder, agent: &AgentProcess, alloc: &str) {
         &["plugin", "status"],
         &["plugin", "status", "pci"],
         &["plugin", "lift", "pci"],
+        &["explain", "--kind", "plugin", "pci"],
+        &["explain", CARD],
         &["state", "runs"],
         &["state", "stats"],
     ] {
@@ -322,6 +336,10 @@ async fn looks(cli: &mut Recorder, agent: &AgentProcess, alloc: &str) {
         &["deployment", "fail", deployment],
         &["deployment", "pause", deployment],
         &["deployment", "resume", deployment],
+        &["node", "eligibility", "--disable"],
+        &["node", "eligibility", "--enable"],
+        &["node", "drain", "--disable"],
+        &["node", "drain"],
     ] {
         cli.both(agent, args).await;
     }
