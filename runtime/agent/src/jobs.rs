@@ -352,6 +352,12 @@ impl AgentHandle {
         self.0.control.stages()
     }
 
+    /// Returns when the owner of jobs and allocations answers, with whether it did: it has not ended. For who
+    /// watches over the agent.
+    pub async fn answers(&self) -> bool {
+        self.0.control.answers().await
+    }
+
     /// Look at the jobs directory now instead of at its next change. Nothing happens without one.
     pub fn rescan_jobs_dir(&self) {
         self.0.jobs_dir.iter().for_each(JobsDir::rescan);

@@ -11,14 +11,18 @@
 //! It decides nothing about jobs and allocations: that is `ostler-control`, which it starts. It prints
 //! nothing and serves nothing. Start with [`Agent`] and [`AgentHandle`]; then `startup`.
 
+pub mod access;
 pub mod alone;
 mod assigned;
 pub mod catalogue;
 mod device_report;
 mod devices;
+mod disk;
 mod error;
+mod event_feed;
 pub mod exec;
 mod fetching;
+mod guests;
 mod held;
 pub mod inspect;
 mod job;
@@ -33,13 +37,15 @@ pub mod offline;
 mod plugin_status;
 mod quarantine;
 mod records;
+pub mod reload;
 mod restore;
+mod scheduling;
 pub mod session;
 mod startup;
 pub mod upgrade;
 pub mod views;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, OnceLock};
@@ -51,6 +57,7 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 use tokio_util::task::TaskTracker;
 
 use ostler_control::ControlHandle;
+use ostler_control::namespaces::NodeNamespaces;
 use ostler_control::variables::NodeVariables;
 use ostler_device::manager::DeviceManager;
 use ostler_jobsdir::JobsDir;
@@ -59,7 +66,7 @@ use ostler_lifecycle::services::NodeServices;
 use ostler_model::clock::Clock;
 use ostler_model::config::AgentConfig;
 use ostler_model::held_once::HeldOnce;
-use ostler_model::ids::{JobId, Namespace, PluginName};
+use ostler_model::ids::{JobId, PluginName};
 use ostler_model::job::{Job, Task, TaskGroup};
 use ostler_model::limits::JOB_TASKS_MAX;
 use ostler_model::other_nodes::OtherNodes;
@@ -78,9 +85,12 @@ pub use catalogue::{
 };
 pub use device_report::{DeviceGroupReport, DeviceHolder, DeviceReport};
 pub use error::AgentError;
+pub use guests::GuestPool;
 pub use held::{EndRunError, HeldReport, HeldRun};
 pub use job::{AllocResult, JobHandle, JobResult};
 pub use ostler_control::deployments::{DeploymentAsk, DeploymentError};
+pub use ostler_control::namespaces::{KnownNamespace, NamespaceError};
+pub use ostler_control::node_drain::{DrainAsk, NodeAsk, NodeAskError};
 pub use ostler_control::reconcile::reason;
 pub use ostler_control::scaling::ScaleError;
 pub use ostler_control::variables::VariableError;
@@ -90,6 +100,7 @@ pub use ostler_control::{
     NotedChange, PlaceCounts, Plan, RAW_EXEC, RegisterOptions, Registered, Stage, StopOptions,
     Stopped, SubmitError,
 };
+pub use ostler_events::{EVENTS_FILE, EventTopic, EventsSeen, EventsWanted, KeptEvent, Noted};
 pub use ostler_device::matching::{DeviceAffinity, DeviceCandidate, DeviceOutcome};
 pub use ostler_health::meter::PluginActivity;
 pub use ostler_health::policy::{PluginState, Quarantine};
@@ -186,8 +197,10 @@ struct Inner {
     socket_dir: Option<PathBuf>,
     kill_timeout_max: Duration,
     /// People may run commands inside tasks.
-    remote_exec: bool,
-    namespaces: BTreeMap<Namespace, String>,
+    remote_exec: AtomicBool,
+    /// What of the configuration holds.
+    reloading: reload::Reloading,
+    namespaces: NodeNamespaces,
     node: Node,
     /// Plugins on their way.
     board: catalogue::Board,
@@ -215,6 +228,8 @@ struct Inner {
     follower: OnceLock<Follower>,
     /// Absent without one.
     jobs_dir: Option<JobsDir>,
+    /// What happened on the node.
+    events: event_feed::EventFeed,
     /// Plugins that have not answered their first fingerprint.
     waiting: Mutex<BTreeSet<PluginName>>,
     /// Runs that are alive and not owned.

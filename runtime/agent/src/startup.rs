@@ -30,7 +30,6 @@ use ostler_control::gc::choice::GcPolicy;
 use ostler_control::gc::gauge::FsGauge;
 use ostler_control::recorded::{self, Recorded};
 use ostler_control::unowned::{self, Unowned};
-use ostler_control::variables::NodeVariables;
 use ostler_control::{ControlOptions, ports};
 use ostler_device::manager::{DeviceManager, DeviceOptions};
 use ostler_health::refresh::Refresher;
@@ -56,8 +55,7 @@ use ostler_plugin::host::{HostServices, HostWorkloads};
 use ostler_process::{ProcessHost, ProcessOptions, Supervision, descriptors, identity, memory};
 use ostler_recording::{RecordCalls, RecordingStore};
 use ostler_sandbox::{EngineKind, Sandbox, SandboxConfig};
-use ostler_state::durable;
-use ostler_state::{Age, DataDirLock, LockError, OpenReport, StateStore};
+use ostler_state::{Age, DataDirLock, LockError, OpenReport, StateStore, durable};
 use ostler_worker::{WorkerOptions, WorkerTasks};
 
 /// How long what earlier agents left waits for plugins before it is restored without them: those whose
@@ -148,9 +146,8 @@ pub(super) async fn begin(options: AgentOptions, open: OpenState) -> Result<Begu
     let old_networks = networks.left().await;
     let kill_timeout_max = options.config.client.max_kill_timeout.unwrap_or(KILL_TIMEOUT_MAX);
     let node_services = NodeServices::new(found.index());
-    let kept = NodeVariables::load(state.clone(), options.clock.clone(), found.index()).await?;
-    let (variables, unread) = kept;
-    notices.extend(unread);
+    let kept = super::namespaces::load(&options, &state, found.index(), &mut notices).await?;
+    let (namespaces, variables) = kept;
     let (control, owner) = ostler_control::spawn(ControlOptions {
         data_dir: data_dir.clone(),
         node: node.clone(),
@@ -183,8 +180,9 @@ pub(super) async fn begin(options: AgentOptions, open: OpenState) -> Result<Begu
         data_dir,
         socket_dir: options.socket_dir,
         kill_timeout_max,
-        remote_exec: !options.config.cluster.disable_remote_exec,
-        namespaces: super::namespaces::all(&options.config),
+        remote_exec: AtomicBool::new(!options.config.cluster.disable_remote_exec),
+        reloading: super::reload::Reloading::new(options.config.clone()),
+        namespaces,
         node,
         board,
         plugins: OnceLock::new(),
@@ -203,6 +201,7 @@ pub(super) async fn begin(options: AgentOptions, open: OpenState) -> Result<Begu
         owner: Mutex::new(Some(owner)),
         follower: OnceLock::new(),
         holds: Mutex::new(Holds::new(state_age, live)),
+        events: super::event_feed::EventFeed::default(),
         waiting: Mutex::default(),
         jobs_dir: jobs_dir.map(JobsDir::new),
         unowned: Mutex::default(),
@@ -294,7 +293,8 @@ impl Begun {
     }
 }
 
-fn policy(config: GcConfig) -> GcPolicy {
+/// When allocations are collected, by the configuration.
+pub(super) fn policy(config: GcConfig) -> GcPolicy {
     let default = GcPolicy::default();
     GcPolicy {
         interval: config.interval.unwrap_or(default.interval),
@@ -508,6 +508,9 @@ async fn host_services(
         && let Err(error) = descriptors::raise()
     {
         tracing::warn!(%error, "the limit of open files could not be raised: fewer tasks fit");
+    }
+    if options.mode.serves() {
+        ostler_process::make_room();
     }
     let program = options.compiler.clone().unwrap_or_else(|| "/proc/self/exe".into());
     let processes = ProcessHost::new(ProcessOptions {

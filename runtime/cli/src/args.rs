@@ -3,16 +3,22 @@
 pub(super) mod agent;
 pub(super) mod alloc;
 pub(super) mod client;
+pub(super) mod debug;
 pub(super) mod deployment;
 pub(super) mod device;
+pub(super) mod events;
+pub(super) mod explain;
 pub(super) mod job;
 pub(super) mod join_check;
+pub(super) mod node;
 pub(super) mod nomad_plugin;
 pub(super) mod plugin;
 pub(super) mod plugin_check;
 pub(super) mod servers;
 pub(super) mod service;
 pub(super) mod state;
+pub(super) mod token;
+pub(super) mod top;
 pub(super) mod trust;
 pub(super) mod vars;
 
@@ -62,6 +68,7 @@ Examples:
   ostler agent --data-dir ./data       run an agent that keeps the jobs it is given
   ostler job run web.hcl               give it a job; also job status, plan, stop
   ostler alloc logs -f 0f01c0de        follow what a task prints; also alloc status, restart, …
+  ostler explain web                   say why a job is as it is; also an allocation, a plugin, a device
   ostler job validate hello.hcl        say everything that is wrong with a job file
   ostler plugin inspect mine.wasm      say what a plugin could do, without running it
   ostler plugin check mine.wasm        say whether it keeps the rules of the interface
@@ -74,6 +81,8 @@ Environment:
   OSTLER_CONFIG    the agent's configuration, as --config
   OSTLER_DATA_DIR  the data directory, as --data-dir
   OSTLER_JOBS_DIR  the agent's jobs directory, as --jobs-dir
+  OSTLER_TOKEN     the secret of a token, for an agent that asks for one
+  OSTLER_CACERT    who vouches for an agent at an https URL, as --ca-cert
   OSTLER_LOG       what is logged, for example debug or ostler_lifecycle=trace
   NO_COLOR         any text switches colours off",
     arg_required_else_help = true,
@@ -105,12 +114,24 @@ pub(super) enum Command {
     /// Work with allocations: the instances of task groups
     #[command(subcommand)]
     Alloc(AllocCommand),
+    /// Say why a job, an allocation, a plugin or a device is as it is, and what would change it
+    Explain(explain::ExplainArgs),
+    /// Show what happened on the node, and with -f what happens
+    Events(events::EventsArgs),
+    /// Follow the agent's log
+    Monitor(events::MonitorArgs),
+    /// Gather what somebody needs who helps
+    #[command(subcommand)]
+    Debug(debug::DebugCommand),
     /// Show the services that run: names, tags, addresses
     #[command(subcommand)]
     Service(service::ServiceCommand),
     /// Work with variables: settings and secrets that the agent keeps for tasks
     #[command(subcommand)]
     Var(vars::VarCommand),
+    /// Work with tokens: who may do what over the API
+    #[command(subcommand)]
+    Token(token::TokenCommand),
     /// Remove allocations that have ended
     Gc(GcArgs),
     /// Work with plugins
@@ -122,6 +143,8 @@ pub(super) enum Command {
     /// Show this node
     #[command(subcommand)]
     Node(NodeCommand),
+    /// Show what the node, allocations, devices and plugins use now
+    Top(top::TopArgs),
     /// Be a plugin of a stock Nomad client, which executes this
     NomadPlugin(nomad_plugin::NomadPluginArgs),
     /// Inspect the state file of an agent
@@ -171,6 +194,10 @@ pub(super) enum PluginCommand {
 pub(super) enum NodeCommand {
     /// Show this node's attributes, drivers and devices
     Status(NodeStatusArgs),
+    /// Empty this node, or end that
+    Drain(node::DrainArgs),
+    /// Say whether new allocations are placed on this node
+    Eligibility(node::EligibilityArgs),
     /// Check the way into a cluster of Nomad's servers, step by step
     JoinCheck(join_check::JoinCheckArgs),
 }

@@ -13,24 +13,37 @@
 //! output is an ordinary end, not a panic) and returns an [`Exit`]. Start with `args`.
 
 mod agent;
+mod agent_config;
 mod agent_place;
+mod agent_reload;
 mod alloc;
+mod api_face;
+mod api_reload;
 mod args;
+mod complete;
 mod connect;
+mod credentials;
+mod debug;
 mod deployment;
 mod device;
+mod events;
 mod exit;
+mod explain;
 mod follow;
 mod human;
 mod input;
 mod interrupt;
 mod job;
 mod join;
+mod lines;
 mod logging;
+mod logging_file;
 mod logging_followed;
 mod logging_hclog;
+mod logging_lines;
 mod man;
 mod node;
+mod node_drain;
 mod node_join_check;
 mod node_stats;
 mod nomad_plugin;
@@ -56,10 +69,14 @@ mod stat_values;
 mod state;
 mod table;
 mod terminal;
+mod token;
+mod top;
 mod vars;
+mod watchdog;
 
 use std::ffi::OsString;
 use std::process::ExitCode;
+use std::sync::Arc;
 use std::time::Duration;
 
 use clap::Parser as _;
@@ -92,6 +109,7 @@ pub fn main(args: impl IntoIterator<Item = OsString>) -> ExitCode {
     if args.get(1).is_some_and(|first| first == ostler_fetch::ARGUMENT) {
         return ostler_fetch::main();
     }
+    complete::answer_shell();
     let args = nomad_plugin::by_name(&args).unwrap_or(args);
     let args = with_two_dashes(args);
     let cli = match Cli::try_parse_from(args) {
@@ -151,20 +169,30 @@ fn log_level(cli: &Cli) -> u8 {
 async fn dispatch(cli: Cli, terminal: Terminal) -> Exit {
     let (verbose, terminal) = (cli.verbose > 0, &terminal);
     let result = match cli.command {
-        Command::Agent(args) => agent::run(&args).await,
+        Command::Agent(args) => agent::run(&Arc::new(args), cli.verbose).await,
         Command::Run(args) => Ok(run::run(args, *terminal).await),
         Command::Job(command) => job::run(&command, terminal).await,
         Command::Deployment(command) => deployment::run(&command, terminal).await,
         Command::Alloc(command) => alloc::run(&command, verbose, terminal).await,
+        Command::Events(args) => events::events(&args, terminal).await,
+        Command::Monitor(args) => events::monitor(&args, terminal).await,
+        Command::Debug(command) => debug::run(&command, terminal).await,
+        Command::Explain(args) => explain::explain(&args, terminal).await,
         Command::Service(command) => service::run(&command, verbose, terminal).await,
+        Command::Token(command) => token::run(&command, terminal).await,
         Command::Var(command) => vars::run(&command, terminal).await,
         Command::Gc(args) => alloc::gc::gc(&args, terminal).await,
         Command::Plugin(command) => of_plugins(&command, terminal).await,
         Command::Device(command) => device::run(&command, terminal).await,
         Command::Node(NodeCommand::Status(args)) => node::status(&args, terminal).await,
+        Command::Node(NodeCommand::Drain(args)) => node_drain::drain(&args, terminal).await,
+        Command::Node(NodeCommand::Eligibility(args)) => {
+            node_drain::eligibility(&args, terminal).await
+        }
         Command::Node(NodeCommand::JoinCheck(args)) => {
             node_join_check::check(&args, terminal).await
         }
+        Command::Top(args) => top::run(&args, terminal).await,
         Command::NomadPlugin(args) => nomad_plugin::serve(args, terminal).await,
         Command::State(command) => state::run(&command, terminal).await,
         Command::Completions(args) => shell::completions(args.shell, terminal),

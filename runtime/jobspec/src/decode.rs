@@ -3,6 +3,7 @@
 //! together. Nothing stops at the first problem: a value that cannot be used is reported and counts
 //! as not given.
 
+mod acl;
 pub(crate) mod agent;
 pub(crate) mod artifact;
 pub(crate) mod check;
@@ -13,6 +14,7 @@ pub(crate) mod group;
 pub(crate) mod health;
 mod http;
 pub(crate) mod job;
+mod log;
 mod namespaces;
 pub(crate) mod network;
 pub(crate) mod placement;
@@ -27,7 +29,7 @@ mod update;
 pub(crate) mod volume;
 
 pub(crate) use agent::agent_config;
-pub use agent::agent_key;
+pub use agent::{agent_key, agent_key_paths};
 pub(crate) use job::job;
 pub use trust::parse_trust_file;
 

@@ -33,7 +33,7 @@ mod tree;
 use std::path::{Path, PathBuf};
 
 pub use agent_config::parse_agent_config;
-pub use decode::{agent_key, parse_trust_file};
+pub use decode::{agent_key, agent_key_paths, parse_trust_file};
 pub use diagnostic::{Diagnostics, FileDiagnostic, Severity};
 use diagnostic::{Sink, Span};
 pub use encode::nomad_json;

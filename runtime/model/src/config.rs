@@ -8,12 +8,14 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use super::access::AclConfig;
 use super::artifact::ArtifactConfig;
 use super::digest::Digest;
 use super::endpoint::Endpoint;
 use super::ids::Namespace;
 use super::isolation::IsolationGrant;
 use super::json::JsonObject;
+use super::log_config::AgentLogConfig;
 use super::network::NetworkConfig;
 use super::oci::Reference;
 use super::server_address::ServerAddress;
@@ -34,6 +36,8 @@ pub struct AgentConfig {
     pub plugin_dir: Option<PathBuf>,
     /// Every job file in it runs; for agents that serve.
     pub jobs_dir: Option<PathBuf>,
+    /// The agent's own log.
+    pub log: AgentLogConfig,
     /// When allocations that are over are removed.
     pub gc: GcConfig,
     /// The processes that run WASM tasks.
@@ -42,8 +46,12 @@ pub struct AgentConfig {
     pub client: ClientConfig,
     /// Bounds of what tasks bring along.
     pub artifact: ArtifactConfig,
-    /// The cluster that it is a node of.
+    /// The cluster that it is a node of; where its API is over TCP, and how it is protected.
     pub cluster: ClusterConfig,
+    /// Who may do what over the API.
+    pub acl: AclConfig,
+    /// Names by which browsers and others may ask for the API, beside addresses and `localhost`.
+    pub http_hosts: Vec<String>,
     /// How many WASM tasks there may be, and how they are held.
     pub wasm: WasmConfig,
     /// From one collection of a device plugin's statistics to the next; 5 s unless given.
@@ -108,8 +116,8 @@ pub struct ClusterConfig {
     pub http: HttpConfig,
 }
 
-/// Where a node of a cluster answers other nodes: of `bind_addr` and the `http` keys of the blocks `ports`,
-/// `addresses` and `advertise`.
+/// Where the API is over TCP, or a node of a cluster answers other nodes: of `bind_addr` and the `http` keys of
+/// the blocks `ports`, `addresses` and `advertise`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct HttpConfig {
     /// Port; 0: nothing is answered.
@@ -132,16 +140,10 @@ impl ClusterConfig {
     /// Keys that were given and mean something to a node of a cluster alone.
     #[must_use]
     pub fn given(&self) -> Vec<&'static str> {
-        let http = &self.http;
         let keys = [
             ("region", self.region() != "global"),
-            ("tls", self.tls.is_some()),
             ("node_class", self.node_class.is_some()),
             ("node_pool", self.node_pool.is_some()),
-            ("bind_addr", http.bind_addr.is_some()),
-            ("ports", http.port.is_some()),
-            ("addresses", http.address.is_some()),
-            ("advertise", http.advertised.is_some()),
         ];
         keys.into_iter().filter(|(_, given)| *given).map(|(key, _)| key).collect()
     }
@@ -150,12 +152,17 @@ impl ClusterConfig {
 /// A `tls` block. Files are PEM.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TlsConfig {
-    /// Who vouches for servers.
-    pub ca_file: PathBuf,
-    /// Who this node is, for servers that ask: certificate and key.
+    /// Who vouches for servers and, for the API, for its clients. A node of a cluster has one.
+    pub ca_file: Option<PathBuf>,
+    /// Who this node is: certificate and key.
     pub own: Option<(PathBuf, PathBuf)>,
     /// Must a server's certificate name it as a server of the region?
     pub verify_server_hostname: bool,
+    /// Is the API over TCP spoken with TLS? It is unless this says no.
+    pub http: bool,
+    /// Must clients of the API have a certificate that `ca_file` vouches for? Other nodes must, browsers
+    /// need none unless given.
+    pub verify_https_client: Option<bool>,
 }
 
 /// A `wasm` block.

@@ -79,8 +79,8 @@ pub(crate) struct AgentCommandArgs {
     #[arg(long, value_name = "ADDRESS:PORT", conflicts_with = "servers")]
     pub http: Option<SocketAddr>,
 
-    /// How much is logged, in place of the configuration's log_level: trace, debug, info, warn or error
-    #[arg(long, value_name = "LEVEL", value_parser = log_level)]
+    #[arg(long, value_name = "LEVEL", value_parser = log_level, help = of_key("log_level",
+        "trace, debug, info, warn or error; in place of the configuration's"))]
     pub log_level: Option<LogLevel>,
 
     /// How lines of the log are written, in place of the configuration's log_json

@@ -4,9 +4,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use super::acl::{AclKeys, acl};
 use super::client::{Client, ClientKeys, TlsKeys, client, tls};
 use super::grants::GrantKeys;
-use super::http::{AddressesKeys, AdvertiseKeys, PortsKeys, http, ip};
+use super::http::{AddressesKeys, AdvertiseKeys, PortsKeys, hosts, http, ip};
+use super::log::{FILES_MAX, FileKeys, ROTATE_AFTER_MAX, ROTATE_BYTES_MAX, log};
 use super::namespaces::{NamespaceKeys, namespaces};
 use super::trust::{RegistryKeys, TrustKeys, registries, trust};
 use super::{named, offset};
@@ -15,7 +17,7 @@ use crate::keys::Bounds::{Time, Whole};
 #[cfg(test)]
 use crate::keys::tests::reference::{gc_defaults, limit_defaults, wasm_defaults};
 use crate::keys::{
-    Context, Field, Free, Given, Keys as _, Scalar, Shape, hint, keys, keyword, text,
+    Context, Field, Form, Free, Given, Keys as _, Scalar, Shape, Texts, hint, keys, keyword, text,
 };
 use crate::tree::{Block, Value};
 use crate::units::parse_duration;
@@ -25,6 +27,7 @@ use ostler_model::config::{
     UpgradeMode, WasmConfig, WasmWorkerConfig, WorkerScope,
 };
 use ostler_model::ids::PluginName;
+use ostler_model::log_config::LogLevel;
 use ostler_model::limits::{
     CONFIG_FILE_BYTES_MAX, GUEST_CORE_INSTANCES_MAX, GUEST_MEMORIES_MAX, GUEST_TABLES_MAX, MIB,
     PLUGIN_FILE_BYTES_MAX, PLUGIN_RING_CALLS_MAX, PLUGIN_STRIKES_KEPT_MAX, QUARANTINE_MAX,
@@ -61,6 +64,19 @@ keys! {
         jobs_dir: Given<PathBuf>, "none";
         /// From one collection of a device plugin's statistics to the next.
         device_stats_interval: Given<Duration> [Time(SECOND, DAY)], "`5s`";
+        /// How much the agent logs, in large or small letters; OSTLER_LOG comes before it.
+        log_level: Given<LogLevel>, "`info`";
+        /// Log one JSON object a line, in Nomad's form, in place of text.
+        log_json: Given<bool>, "`false`";
+        /// The log is also written to this file; of a directory (with `/` at its end), to `ostler.log` in it.
+        log_file: Given<PathBuf>, "none; standard error alone";
+        /// Bytes from which on another file is begun, the one before being renamed (`ostler-TIME.log`); 0: however
+        /// large.
+        log_rotate_bytes: Given<u64> [Whole(0, ROTATE_BYTES_MAX)], "`0`";
+        /// How long one file is written before another one is begun.
+        log_rotate_duration: Given<Duration> [Time(SECOND, ROTATE_AFTER_MAX)], "`1day`";
+        /// Earlier files that are kept; 0: all.
+        log_rotate_max_files: Given<u32> [Whole(0, FILES_MAX)], "`0`";
         /// When allocations that are over are removed, oldest first.
         gc: Option<GcKeys>;
         /// The processes that run WASM tasks, and go on without the agent.
@@ -71,14 +87,20 @@ keys! {
         region: Given<String>, "`global`";
         /// How servers are known, and this node to them.
         tls: Option<TlsKeys>;
-        /// Address at which other nodes of the cluster are answered, where `addresses` says nothing.
-        bind_addr: Given<String>, "`host_ip`";
-        /// The port of that.
+        /// Address of the API over TCP, or in a cluster of what other nodes are answered at, where `addresses`
+        /// says nothing.
+        bind_addr: Given<String>, "`127.0.0.1`; in a cluster `host_ip`";
+        /// The port of that. The API is over TCP only where one of these keys is given.
         ports: Option<PortsKeys>;
         /// The address of that.
         addresses: Option<AddressesKeys>;
-        /// What other nodes are told of that.
+        /// What others are told of that.
         advertise: Option<AdvertiseKeys>;
+        /// Who may do what over the API.
+        acl: Option<AclKeys>;
+        /// Names by which the API over TCP may be asked for, beside addresses, `localhost` and what `advertise`
+        /// names: against pages that let a name of theirs point to this machine.
+        http_hosts: Texts, "none";
         /// How many WASM tasks there may be, and how they are held.
         wasm: Option<WasmKeys>;
         /// What `${meta.…}` stands for on this node.
@@ -93,7 +115,7 @@ keys! {
         plugins "plugin": Vec<PluginKeys>;
     }
     not_yet {
-        "server"; "log_level" [hint("use -v or OSTLER_LOG")]; "telemetry"; "acl"; "consul"; "vault";
+        "server"; "log_include_location"; "enable_syslog" [hint("standard error of a service goes to the journal")]; "syslog_facility"; "telemetry"; "consul"; "vault";
         "limits" [hint("limits of a plugin stand in its plugin block")];
     }
 }
@@ -105,6 +127,27 @@ pub fn agent_key(name: &str) -> Option<String> {
     let field = AgentKeys::SCHEMA.fields.iter().find(|field| field.hcl == name)?;
     let text = field.doc.text.split_whitespace().collect::<Vec<_>>().join(" ");
     Some(text).filter(|text| !text.is_empty())
+}
+
+/// Every key of the agent's configuration with the blocks around it: `gc.interval`. Of blocks with a label the
+/// block alone: `plugin`. For who must forget none.
+#[must_use]
+pub fn agent_key_paths() -> Vec<String> {
+    let mut paths = Vec::new();
+    // Blocks still to be looked into, the next one last.
+    let mut left = vec![(String::new(), AgentKeys::SCHEMA)];
+    while let Some((prefix, schema)) = left.pop() {
+        for field in schema.fields {
+            let path = format!("{prefix}{}", field.hcl);
+            match field.shape {
+                Shape::Unsupported { .. } | Shape::Served => {}
+                Shape::Block { schema, form: Form::One } => left.push((format!("{path}."), schema)),
+                _ => paths.push(path),
+            }
+        }
+    }
+    paths.sort();
+    paths
 }
 
 keys! {
@@ -308,11 +351,24 @@ fn agent(file: Block, cx: &mut Context<'_>) -> AgentConfig {
         plugin_dir: keys.plugin_dir.value,
         jobs_dir: keys.jobs_dir.value,
         device_stats_interval: keys.device_stats_interval.value,
+        log: log(
+            keys.log_level,
+            keys.log_json,
+            FileKeys {
+                path: keys.log_file,
+                rotate_bytes: keys.log_rotate_bytes,
+                rotate_after: keys.log_rotate_duration,
+                files_max: keys.log_rotate_max_files,
+            },
+            cx,
+        ),
         gc: keys.gc.unwrap_or_default().over(GcConfig::default()),
         wasm_worker: keys.wasm_worker.unwrap_or_default().over(WasmWorkerConfig::default()),
         client,
         artifact,
         cluster,
+        acl: keys.acl.map(|block| acl(block, cx)).unwrap_or_default(),
+        http_hosts: hosts(keys.http_hosts, cx),
         wasm: keys.wasm.unwrap_or_default().over(WasmConfig::default()),
         node_meta: meta,
         trust: keys.trust.map(|block| trust(block, cx)).unwrap_or_default(),

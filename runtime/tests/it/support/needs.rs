@@ -27,10 +27,16 @@ pub enum Need {
     DeviceEvents,
     /// To be root, CNI plugins and iptables, and a kernel that lets them work.
     Networks,
+    /// Chromium and its driver.
+    Browser,
+    /// A terminal to be used by a test.
+    Tmux,
+    /// What checks unit files.
+    Systemd,
 }
 
 impl Need {
-    const ALL: [Self; 9] = [
+    const ALL: [Self; 12] = [
         Self::Machine,
         Self::Programs,
         Self::Redis,
@@ -40,6 +46,9 @@ impl Need {
         Self::Immutable,
         Self::DeviceEvents,
         Self::Networks,
+        Self::Browser,
+        Self::Tmux,
+        Self::Systemd,
     ];
 
     const fn name(self) -> &'static str {
@@ -53,6 +62,9 @@ impl Need {
             Self::Immutable => "immutable",
             Self::DeviceEvents => "device-events",
             Self::Networks => "networks",
+            Self::Browser => "browser",
+            Self::Tmux => "tmux",
+            Self::Systemd => "systemd",
         }
     }
 }
