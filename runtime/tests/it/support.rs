@@ -2,8 +2,10 @@
 
 pub mod agent_process;
 pub mod binary;
+pub mod browser;
 pub mod census;
 pub mod files;
+pub mod front;
 pub mod http;
 pub mod jobs;
 pub mod lateness;
