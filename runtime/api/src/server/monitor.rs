@@ -14,6 +14,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::level_filters::LevelFilter;
 
 use super::error::Failure;
+use super::json::REGION;
 use super::logs::place;
 use super::params::Params;
 use super::router::Shared;
@@ -38,7 +39,11 @@ pub(super) async fn read(State(api): Shared, params: Params) -> Result<Response,
         return Err(Failure::NotThere("node"));
     }
     let server = params.text("server_id");
-    if server.is_some_and(|server| ![LEADER, name].contains(&server) && !own.starts_with(server)) {
+    let is_this = |server: &str| {
+        let named = server.strip_suffix(&format!(".{REGION}")).unwrap_or(server);
+        [LEADER, name].contains(&named) || own.starts_with(server)
+    };
+    if server.is_some_and(|server| !is_this(server)) {
         return Err(Failure::NotThere("server"));
     }
     let place = place(&api)?;
@@ -55,6 +60,17 @@ pub(super) async fn read(State(api): Shared, params: Params) -> Result<Response,
         Some((monitor.piece().await?, monitor))
     }));
     Ok(([(CONTENT_TYPE, kind), (X_CONTENT_TYPE_OPTIONS, "nosniff")], body).into_response())
+}
+
+/// `GET /v1/ostler/log`: the last lines of the log that are kept, as text, or with `log_json` as JSON.
+pub(super) async fn last(State(api): Shared, params: Params) -> Result<Response, Failure> {
+    let json = params.flag("log_json")?;
+    let most: Option<usize> = params.number("lines")?;
+    let lines = api.log.last(most.unwrap_or(usize::MAX));
+    let text: String =
+        lines.iter().map(|line| if json { line.json() } else { line.text() }).collect();
+    let kind = [(CONTENT_TYPE, "text/plain; charset=utf-8"), (X_CONTENT_TYPE_OPTIONS, "nosniff")];
+    Ok((kind, text).into_response())
 }
 
 fn level(given: Option<&str>) -> Result<LevelFilter, Failure> {
