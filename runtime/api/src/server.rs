@@ -1,7 +1,7 @@
-//! The agent over HTTP on a unix socket: Nomad's paths, JSON shapes, headers and units.
+//! The agent over HTTP, on a unix socket and perhaps TCP: Nomad's paths, JSON shapes, headers and units.
 //!
 //! ```text
-//! socket: who, how many ─► router ─ deadline ─► jobs allocs client logs fs nodes agent
+//! socket: who, how many ─► router ─ access, deadline ─► jobs allocs client logs fs nodes agent
 //!                                                          │ params   ▲ json: shapes from views
 //!                                                          ▼          │
 //!                          wait: has this result changed? ─► AgentHandle ─► views
@@ -17,27 +17,37 @@
 //! complete at once, so that Nomad's tools go on. Of a job only the newest version is kept: that is
 //! all `/v1/job/ID/versions` has, and there is no way back to an older one but its file.
 
+mod access;
 mod agent;
 mod allocs;
+mod blocked;
 mod client;
+mod connection;
+mod debug;
 mod deployments;
 mod drain;
 mod error;
 mod evaluations;
 mod event_stream;
+mod events;
 mod exec;
 mod exec_frames;
 mod fs;
 mod fs_stream;
+mod gzip;
 mod host;
 mod index;
 mod jobs;
 mod json;
+mod live;
 mod logs;
 mod metrics;
+mod metrics_own;
 mod monitor;
+mod namespaces;
 mod nodes;
 mod params;
+mod places;
 mod plugins;
 mod reply;
 mod router;
@@ -45,18 +55,25 @@ mod scaling;
 mod search;
 mod servers;
 mod services;
+mod snapshot;
 mod socket;
+mod tls;
+mod tokens;
+mod ui;
 mod variables;
 mod wait;
 mod websocket;
 
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
 use tokio_util::sync::CancellationToken;
 
 pub use exec_frames::exec_frame;
+use ostler_access::Tokens;
 use ostler_agent::AgentHandle;
 pub use socket::ApiServer;
+pub use tls::{ApiTls, ApiTlsError, ApiTlsFiles};
 
 /// Why the API cannot be served.
 #[derive(Debug, thiserror::Error)]
@@ -88,22 +105,55 @@ pub enum ApiError {
         #[source]
         source: std::io::Error,
     },
+    /// The port cannot be had.
+    #[error(
+        "cannot listen on {at} over TCP: {source}; choose another in ports {{ http = … }} or addresses {{ http = … }}"
+    )]
+    Tcp {
+        /// Where.
+        at: String,
+        /// What the kernel said.
+        #[source]
+        source: std::io::Error,
+    },
 }
 
-/// Serve `agent` on a unix socket that only this user can use, until `shutdown` or
-/// [`ApiServer::stop`]. A socket at that path is replaced: the caller holds the data directory.
-/// Needs a tokio runtime.
+/// How the API is reached over TCP.
+#[derive(Debug)]
+pub struct TcpFace {
+    /// Where it listens.
+    pub at: SocketAddr,
+    /// With TLS?
+    pub tls: Option<ApiTls>,
+    /// Names by which it may be asked for, beside addresses and `localhost`.
+    pub hosts: Vec<String>,
+}
+
+/// Where an API is, and whose tokens count.
+#[derive(Debug)]
+pub struct Faces<'a> {
+    /// The socket that only the agent's user can use.
+    pub socket: &'a Path,
+    /// Over TCP, where that is wanted.
+    pub tcp: Option<TcpFace>,
+    /// Who may do what.
+    pub tokens: Tokens,
+}
+
+/// Serve `agent` until `shutdown` or [`ApiServer::stop`]. A socket at that path is replaced: the caller holds
+/// the data directory. Needs a tokio runtime.
 ///
 /// # Errors
-/// When the path is too long or the socket cannot be made.
+/// When the path is too long, or the socket or the port cannot be had.
 pub fn serve(
     agent: AgentHandle,
-    socket: &Path,
+    faces: Faces<'_>,
     shutdown: CancellationToken,
 ) -> Result<ApiServer, ApiError> {
     // A child, so that stopping the API stops nothing else.
     let leaving = shutdown.child_token();
-    let api = router::Api::new(agent, leaving.clone());
+    let hosts = faces.tcp.as_ref().map(|face| face.hosts.clone()).unwrap_or_default();
+    let api = router::Api::new(agent, faces.tokens.clone(), hosts, leaving.clone());
     let sessions = api.sessions.tasks.clone();
-    socket::start(router::router(api), socket, leaving, sessions)
+    socket::start(router::router(api), faces, leaving, sessions)
 }

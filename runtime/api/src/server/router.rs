@@ -12,18 +12,22 @@ use axum::routing::{get, post, put};
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
+use super::access::{Hosts, admit};
 use super::agent::shown;
 use super::client::Processor;
 use super::drain::drained;
 use super::error::Failure;
+use super::gzip::packed;
 use super::host::Cores;
 use super::index::Table;
 use super::params::Params;
 use super::{
-    agent, allocs, client, deployments, evaluations, event_stream, exec, fs, fs_stream, host, jobs,
-    json, logs, metrics, monitor, nodes, plugins, scaling, search, servers, services, variables,
+    agent, allocs, blocked, client, debug, deployments, evaluations, event_stream, events, exec, fs, fs_stream, host, jobs,
+    json, live, logs, metrics, monitor, namespaces, nodes, plugins, scaling, search, servers, services, snapshot, tokens, ui,
+    variables,
 };
 use crate::agent_log::AgentLog;
+use ostler_access::Tokens;
 use ostler_agent::AgentHandle;
 use ostler_model::clock::{self, Clock};
 use ostler_model::ids::{AllocId, JobId};
@@ -35,6 +39,10 @@ use ostler_model::rng::Rng;
 /// What the handlers share.
 pub(super) struct Api {
     pub agent: AgentHandle,
+    /// Who may do what.
+    pub tokens: Tokens,
+    /// By which names it may be asked for over TCP.
+    pub hosts: Hosts,
     /// What it logs.
     pub log: Arc<AgentLog>,
     /// The API ends: nothing waits any longer.
@@ -45,11 +53,14 @@ pub(super) struct Api {
     pub streams: Arc<Semaphore>,
     /// Commands inside tasks.
     pub sessions: exec::Sessions,
+    /// How the node is, for those who follow it.
+    pub live: live::Looks,
     tables: Mutex<Tables>,
     processor: Mutex<Processor>,
     cores: Mutex<Cores>,
     scalings: Mutex<scaling::Noted>,
     purged: Mutex<evaluations::Purged>,
+    nodes: Mutex<nodes::NodeSeen>,
     /// The agent's index when the API began.
     pub began_at: u64,
 }
@@ -64,21 +75,30 @@ pub(super) struct Tables {
 pub(super) type Shared = axum::extract::State<Arc<Api>>;
 
 impl Api {
-    pub fn new(agent: AgentHandle, leaving: CancellationToken) -> Arc<Self> {
+    pub fn new(
+        agent: AgentHandle,
+        tokens: Tokens,
+        hosts: Vec<String>,
+        leaving: CancellationToken,
+    ) -> Arc<Self> {
         let began_at = agent.index();
         Arc::new(Self {
             agent,
+            tokens,
+            hosts: Hosts::new(hosts),
             log: AgentLog::of_process(),
             leaving,
             clock: Clock::system(),
             rng: Rng::system(),
             streams: Arc::new(Semaphore::new(API_STREAMS_MAX)),
             sessions: exec::Sessions::default(),
+            live: live::Looks::default(),
             tables: Mutex::new(Tables { jobs: Table::new(began_at), allocs: Table::new(began_at) }),
             processor: Mutex::default(),
             cores: Mutex::default(),
             scalings: Mutex::default(),
             purged: Mutex::default(),
+            nodes: Mutex::default(),
             began_at,
         })
     }
@@ -97,6 +117,10 @@ impl Api {
 
     pub fn purged(&self) -> MutexGuard<'_, evaluations::Purged> {
         self.purged.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub fn nodes(&self) -> MutexGuard<'_, nodes::NodeSeen> {
+        self.nodes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub fn cores(&self) -> MutexGuard<'_, Cores> {
@@ -130,6 +154,7 @@ pub(super) fn router(api: Arc<Api>) -> Router {
         .route("/v1/evaluations", get(evaluations::list))
         .route("/v1/evaluation/{id}", get(evaluations::read))
         .route("/v1/evaluation/{id}/allocations", get(evaluations::allocations))
+        .route("/v1/ostler/job/{id}/blocked", get(blocked::read))
         .merge(of_deployments());
     let jobs = jobs.route_layer(middleware::from_fn_with_state(Arc::clone(&api), when_restored));
     let allocs = Router::new()
@@ -142,6 +167,7 @@ pub(super) fn router(api: Arc<Api>) -> Router {
         .route("/v1/client/allocation/{id}/restart", post(client::restart).put(client::restart))
         .route("/v1/client/allocation/{id}/signal", post(client::signal).put(client::signal))
         .route("/v1/client/allocation/{id}/gc", get(client::collect_one))
+        .route("/v1/client/allocation/{id}/snapshot", get(snapshot::read))
         .route("/v1/client/gc", get(client::collect_all))
         .route("/v1/client/fs/logs/{id}", get(logs::read))
         .route("/v1/client/fs/ls/{id}", get(fs::list))
@@ -165,25 +191,15 @@ pub(super) fn router(api: Arc<Api>) -> Router {
         .route_layer(middleware::from_fn_with_state(Arc::clone(&api), when_loaded));
     // Answered from the beginning, all the while the agent starts.
     let node = Router::new()
-        .route("/v1/nodes", get(nodes::list))
-        .route("/v1/node/{id}", get(nodes::read))
+        .merge(debug::routes())
+        .merge(nodes::routes())
+        .merge(namespaces::routes())
         .route("/v1/client/stats", get(host::stats))
         .route("/v1/agent/self", get(agent::own))
         .route("/v1/agent/health", get(agent::health))
         .route("/v1/agent/monitor", get(monitor::read))
-        .route(
-            "/v1/namespaces",
-            get(agent::namespaces).put(agent::other_namespaces).post(agent::other_namespaces),
-        )
-        .route("/v1/namespace", put(agent::other_namespaces).post(agent::other_namespaces))
-        .route(
-            "/v1/namespace/{name}",
-            get(agent::namespace)
-                .put(agent::other_namespaces)
-                .post(agent::other_namespaces)
-                .delete(agent::other_namespaces),
-        )
         .merge(servers::routes())
+        .merge(tokens::routes())
         .route("/v1/ostler/node", shown(|api| api.agent.node()))
         .route("/v1/ostler/plugins", shown(|api| api.agent.plugins_now()))
         .route("/v1/ostler/plugins/status", shown(|api| api.agent.plugins_status()))
@@ -192,7 +208,11 @@ pub(super) fn router(api: Arc<Api>) -> Router {
         .route("/v1/ostler/state", shown(|api| api.agent.state_stats()))
         .route("/v1/ostler/runs", shown(|api| api.agent.held()))
         .route("/v1/ostler/run/{supervisor}/end", put(agent::end_run).post(agent::end_run))
+        .route("/v1/ostler/live", get(live::read))
+        .route("/v1/ostler/log", get(monitor::last))
+        .route("/v1/ostler/events", get(events::read))
         .route("/v1/ostler/readiness", shown(|api| api.agent.readiness()))
+        .route("/v1/ostler/reload", shown(|api| api.agent.last_reload()))
         .route("/v1/ostler/jobs-dir", shown(|api| api.agent.jobs_dir()));
     // Known from the beginning on.
     let variables = Router::new().route("/v1/vars", get(variables::list)).route(
@@ -204,12 +224,15 @@ pub(super) fn router(api: Arc<Api>) -> Router {
         .route_layer(middleware::from_fn_with_state(Arc::clone(&api), in_a_namespace))
         .merge(plugins)
         .merge(node)
+        .merge(ui::routes())
         .fallback(|| async { Failure::NoPath })
         .method_not_allowed_fallback(|| async { Failure::Method })
         .layer(middleware::from_fn(in_time))
         .layer(middleware::from_fn(in_this_region))
+        .layer(middleware::from_fn_with_state(Arc::clone(&api), admit))
         .layer(DefaultBodyLimit::max(API_BODY_BYTES_MAX))
         .layer(middleware::from_fn(drained))
+        .layer(middleware::from_fn(packed))
         .with_state(api)
 }
 
