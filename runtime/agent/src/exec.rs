@@ -140,7 +140,11 @@ impl AgentHandle {
     /// # Errors
     /// Where the operator said that nobody may.
     pub fn lets_exec(&self) -> Result<(), ExecRefusal> {
-        if self.0.remote_exec.load(std::sync::atomic::Ordering::Relaxed) { Ok(()) } else { Err(ExecRefusal::Off) }
+        if self.0.remote_exec.load(std::sync::atomic::Ordering::Relaxed) {
+            Ok(())
+        } else {
+            Err(ExecRefusal::Off)
+        }
     }
 
     /// Run what was asked for; `on_node`: also inside a task that sees the node's own files, or why not.

@@ -144,7 +144,9 @@ async fn a_changed_configuration_is_taken_at_sighup_and_said_key_by_key() {
     assert!(told.contains(&"RELOADING=1".to_owned()), "{told:?}");
     let micros = told.iter().find_map(|line| line.strip_prefix("MONOTONIC_USEC="));
     assert!(micros.unwrap().parse::<u64>().unwrap() > 0, "{told:?}");
-    for said in ["datacenter: needs a restart", "client.disable_remote_exec: applied", "meta: applied"] {
+    for said in
+        ["datacenter: needs a restart", "client.disable_remote_exec: applied", "meta: applied"]
+    {
         // In the order of the reference; each is said once.
         agent.hears(said).await;
     }

@@ -27,12 +27,12 @@ use ostler_model::config::{
     UpgradeMode, WasmConfig, WasmWorkerConfig, WorkerScope,
 };
 use ostler_model::ids::PluginName;
-use ostler_model::log_config::LogLevel;
 use ostler_model::limits::{
     CONFIG_FILE_BYTES_MAX, GUEST_CORE_INSTANCES_MAX, GUEST_MEMORIES_MAX, GUEST_TABLES_MAX, MIB,
     PLUGIN_FILE_BYTES_MAX, PLUGIN_RING_CALLS_MAX, PLUGIN_STRIKES_KEPT_MAX, QUARANTINE_MAX,
     TASK_INSTANCES_CEILING,
 };
+use ostler_model::log_config::LogLevel;
 use ostler_model::oci::Reference;
 use serde_json::Value as Json;
 

@@ -169,7 +169,8 @@ async fn of_the_node(api: &mut Recorder, node: &str) {
     api.put(&format!("{one}/purge"), Value::Null).await;
     api.gets(&["/v1/ostler/node", "/v1/ostler/plugins", "/v1/ostler/plugins/status"]).await;
     api.gets(&["/v1/ostler/watches", "/v1/ostler/state", "/v1/ostler/runs"]).await;
-    api.gets(&["/v1/ostler/readiness", "/v1/ostler/jobs-dir", "/v1/ostler/reload", "/v1/metrics"]).await;
+    api.gets(&["/v1/ostler/readiness", "/v1/ostler/jobs-dir", "/v1/ostler/reload", "/v1/metrics"])
+        .await;
     // What happened differs; what is wrong with a request does not.
     api.gets(&["/v1/ostler/events?topic=none", "/v1/ostler/log?lines=0"]).await;
     api.put("/v1/ostler/run/1/end", Value::Null).await;
