@@ -31,6 +31,18 @@ pub enum SecretError {
         /// Its rights.
         mode: u32,
     },
+    /// It is another user's, who may put another secret there.
+    #[error(
+        "{} belongs to user {owner}: give it to the agent's own, {user}, or to root", file.display()
+    )]
+    Owner {
+        /// Which.
+        file: PathBuf,
+        /// Whose it is.
+        owner: u32,
+        /// Whose it should be.
+        user: u32,
+    },
     /// What is in it is no secret.
     #[error(
         "{} must hold one line of {TOKEN_SECRET_BYTES_MIN} to {TOKEN_TEXT_BYTES_MAX} visible characters of ASCII",
@@ -59,6 +71,10 @@ fn read(file: &Path) -> Result<String, SecretError> {
         File::options().read(true).custom_flags(libc_nonblock()).open(file).map_err(failed)?;
     let found = opened.metadata().map_err(failed)?;
     let mode = found.mode() & 0o777;
+    let user = rustix::process::geteuid().as_raw();
+    if found.uid() != user && found.uid() != 0 {
+        return Err(SecretError::Owner { file: file.to_owned(), owner: found.uid(), user });
+    }
     if mode & 0o077 != 0 {
         return Err(SecretError::Open { file: file.to_owned(), mode });
     }

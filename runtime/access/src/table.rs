@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use ostler_model::access::{KeptToken, KeptTokens, Policy, TokenId};
+use ostler_model::access::{AccessPolicy, KeptToken, KeptTokens, TokenId};
 use ostler_model::limits::{TOKEN_POLICIES_MAX, TOKEN_TEXT_BYTES_MAX, TOKENS_MAX};
 use ostler_model::time::Timestamp;
 use subtle::ConstantTimeEq as _;
@@ -38,6 +38,9 @@ pub enum TokenError {
     /// The first one was made already.
     #[error("ACL bootstrap already done (reset index: {0})")]
     Bootstrapped(u64),
+    /// Others change tokens.
+    #[error("too many tokens are being changed at once; try again")]
+    Busy,
     /// The disk did not take it.
     #[error("the change could not be written to the agent's state")]
     State(#[from] ostler_state::StateError),
@@ -55,7 +58,7 @@ pub struct NewToken {
     /// For people; may be empty.
     pub name: String,
     /// What its bearer may do.
-    pub policies: Vec<Policy>,
+    pub policies: Vec<AccessPolicy>,
     /// When it ends; never if absent.
     pub expires: Option<Timestamp>,
 }
@@ -66,7 +69,7 @@ pub struct TokenChange {
     /// For people; may be empty.
     pub name: String,
     /// What its bearer may do.
-    pub policies: Vec<Policy>,
+    pub policies: Vec<AccessPolicy>,
 }
 
 /// A token as people see it.
@@ -92,10 +95,19 @@ impl Table {
     }
 
     /// Those of the configuration are these now. What those are called that are gone, or changed.
-    pub(super) fn configure(&mut self, tokens: BTreeMap<String, KeptToken>) -> Vec<TokenId> {
+    pub(super) fn configure(&mut self, mut tokens: BTreeMap<String, KeptToken>) -> Vec<TokenId> {
+        let is_as = |one: &KeptToken, other: &KeptToken| {
+            one.secret == other.secret && one.policies == other.policies
+        };
+        for (name, token) in &mut tokens {
+            if let Some(before) = self.configured.get(name).filter(|before| is_as(before, token)) {
+                token.created = before.created;
+            }
+        }
         let before = std::mem::replace(&mut self.configured, tokens);
-        let same =
-            |(name, token): &(&String, &KeptToken)| self.configured.get(*name) == Some(*token);
+        let same = |(name, token): &(&String, &KeptToken)| {
+            self.configured.get(*name).is_some_and(|now| is_as(now, token))
+        };
         before.iter().filter(|one| !same(one)).map(|(_, token)| token.accessor).collect()
     }
 
@@ -162,7 +174,7 @@ impl Table {
         &self,
         accessor: TokenId,
         secret: [u8; 32],
-        policies: Vec<Policy>,
+        policies: Vec<AccessPolicy>,
         now: Timestamp,
     ) -> Result<(KeptTokens, KeptToken), TokenError> {
         if self.kept.bootstrapped {
@@ -227,7 +239,7 @@ fn ended(token: &KeptToken, now: Timestamp) -> bool {
     token.expires.is_some_and(|end| end <= now)
 }
 
-fn check(name: &str, policies: &[Policy]) -> Result<(), TokenError> {
+fn check(name: &str, policies: &[AccessPolicy]) -> Result<(), TokenError> {
     if name.len() > TOKEN_TEXT_BYTES_MAX || name.chars().any(char::is_control) {
         return Err(TokenError::Name);
     }

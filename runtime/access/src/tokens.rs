@@ -3,13 +3,16 @@
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use ostler_model::access::{AclConfig, KeptToken, KeptTokens, Level, Policy, Rights, TokenId};
+use ostler_model::access::{
+    AccessPolicy, AclConfig, KeptToken, KeptTokens, Level, Rights, TokenId,
+};
 use ostler_model::clock::{self, Clock};
 use ostler_model::digest::Digest;
-use ostler_model::limits::{TOKEN_TEXT_BYTES_MAX, TOKEN_WRITE_WALL_MAX};
+use ostler_model::limits::{TOKEN_CHANGES_MAX, TOKEN_TEXT_BYTES_MAX, TOKEN_WRITE_WALL_MAX};
 use ostler_model::rng::Rng;
 use ostler_model::time::Timestamp;
 use ostler_state::{Key, StateError, StateStore};
+use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
@@ -52,6 +55,13 @@ pub struct Bearer {
 }
 
 impl Bearer {
+    /// Is the token changed, removed or ended?
+    #[must_use]
+    pub fn is_ended(&self) -> bool {
+        let expired = self.token.expires.is_some_and(|end| end <= self.clock.now());
+        expired || self.revoked.is_cancelled()
+    }
+
     /// Wait until the token is changed, removed or ended: what goes on for it ends then.
     pub async fn ended(&self) {
         let left = self.token.expires.map(|end| end.since(self.clock.now()));
@@ -90,6 +100,8 @@ struct Inner {
     held: Mutex<Held>,
     /// One change at a time: what is decided is true until it is on disk.
     turn: tokio::sync::Mutex<()>,
+    /// Places for those that wait.
+    places: Arc<Semaphore>,
 }
 
 #[derive(Debug, Default)]
@@ -121,7 +133,8 @@ impl Tokens {
         let kept = state.get::<KeptTokens>(&Key::Tokens)?.unwrap_or_default();
         let held = Held { table: Table::new(kept), ..Held::default() };
         let (held, turn) = (Mutex::new(held), tokio::sync::Mutex::default());
-        let inner = Inner { enabled: config.enabled, state, clock, rng, held, turn };
+        let places = Arc::new(Semaphore::new(TOKEN_CHANGES_MAX));
+        let inner = Inner { enabled: config.enabled, state, clock, rng, held, turn, places };
         let tokens = Self(Arc::new(inner));
         tokens.configure(config)?;
         Ok(tokens)
@@ -180,7 +193,8 @@ impl Tokens {
     pub async fn create(&self, new: NewToken) -> Result<Created, TokenError> {
         let secret = self.0.rng.uuid().to_string();
         let (accessor, hash) = (self.accessor(), *Digest::of(secret.as_bytes()).as_bytes());
-        let token = self.change(|table, now| table.with(new, accessor, hash, now)).await?;
+        let decide = move |table: &Table, now| table.with(new, accessor, hash, now);
+        let token = self.change("made", decide).await?;
         Ok(Created { token, secret })
     }
 
@@ -191,8 +205,9 @@ impl Tokens {
     pub async fn bootstrap(&self) -> Result<Created, TokenError> {
         let secret = self.0.rng.uuid().to_string();
         let (accessor, hash) = (self.accessor(), *Digest::of(secret.as_bytes()).as_bytes());
-        let all = vec![Policy { level: Level::Admin, namespace: None }];
-        let token = self.change(|table, now| table.bootstrapped(accessor, hash, all, now)).await?;
+        let all = vec![AccessPolicy { level: Level::Admin, namespace: None }];
+        let decide = move |table: &Table, now| table.bootstrapped(accessor, hash, all, now);
+        let token = self.change("made as the first one", decide).await?;
         Ok(Created { token, secret })
     }
 
@@ -201,9 +216,8 @@ impl Tokens {
     /// # Errors
     /// See [`TokenError`].
     pub async fn update(&self, accessor: &str, to: TokenChange) -> Result<KeptToken, TokenError> {
-        let token = self.change(|table, now| table.changed(accessor, to, now)).await?;
-        self.held().revoke(token.accessor);
-        Ok(token)
+        let accessor = accessor.to_owned();
+        self.change("changed", move |table, now| table.changed(&accessor, to, now)).await
     }
 
     /// Remove a token. What goes on for its bearers ends.
@@ -211,33 +225,44 @@ impl Tokens {
     /// # Errors
     /// See [`TokenError`].
     pub async fn delete(&self, accessor: &str) -> Result<(), TokenError> {
-        let token = self.change(|table, now| table.without(accessor, now)).await?;
-        self.held().revoke(token.accessor);
-        Ok(())
+        let accessor = accessor.to_owned();
+        let decide = move |table: &Table, now| table.without(&accessor, now);
+        self.change("removed", decide).await.map(drop)
     }
 
     fn accessor(&self) -> TokenId {
         TokenId::new(self.0.rng.uuid())
     }
 
+    /// Decide, write and do, one change after the other. It all belongs to a task: who hangs up half-way leaves
+    /// neither disk and memory apart nor somebody let in whose token is gone.
     async fn change(
         &self,
-        decide: impl FnOnce(&Table, Timestamp) -> Result<(KeptTokens, KeptToken), TokenError>,
+        what: &'static str,
+        decide: impl FnOnce(&Table, Timestamp) -> Result<(KeptTokens, KeptToken), TokenError>
+        + Send
+        + 'static,
     ) -> Result<KeptToken, TokenError> {
         if !self.0.enabled {
             return Err(TokenError::Disabled);
         }
-        let _turn = self.0.turn.lock().await;
-        let (next, token) = decide(&self.held().table, self.0.clock.now())?;
-        // Owned by a task: who hangs up half-way does not leave disk and memory apart.
+        let place = Arc::clone(&self.0.places).try_acquire_owned();
+        let place = place.map_err(|_| TokenError::Busy)?;
         let own = self.clone();
-        let written = tokio::spawn(async move {
-            let put = own.0.state.put(&Key::Tokens, &next).await;
-            put.map(|_| own.held().table.apply(next))
+        let changed = tokio::spawn(async move {
+            let _place = place;
+            let _turn = own.0.turn.lock().await;
+            let (next, token) = decide(&own.held().table, own.0.clock.now())?;
+            own.0.state.put(&Key::Tokens, &next).await?;
+            let mut held = own.held();
+            held.table.apply(next);
+            held.revoke(token.accessor);
+            drop(held);
+            tracing::info!(accessor = %token.accessor, name = token.name, "a token was {what}");
+            Ok(token)
         });
-        match clock::timeout(TOKEN_WRITE_WALL_MAX, written).await {
-            Some(Ok(Ok(()))) => Ok(token),
-            Some(Ok(Err(error))) => Err(TokenError::State(error)),
+        match clock::timeout(TOKEN_WRITE_WALL_MAX, changed).await {
+            Some(Ok(changed)) => changed,
             Some(Err(_)) | None => Err(TokenError::Unanswered),
         }
     }
@@ -289,6 +314,7 @@ fn accessor_of(name: &str) -> TokenId {
 mod tests {
     #![allow(clippy::unwrap_used, reason = "tests")]
 
+    use std::task::{Context, Waker};
     use std::time::Duration;
 
     use ostler_model::access::{ConfiguredToken, SecretSource};
@@ -341,6 +367,25 @@ mod tests {
             }
             bearer.ended().await;
         }
+    }
+
+    #[tokio::test]
+    async fn who_hangs_up_while_a_token_is_removed_leaves_nobody_let_in() {
+        let state = StateStore::in_memory().unwrap();
+        let tokens = tokens(&state, &on());
+        let made = tokens.create(reading(None)).await.unwrap();
+        let bearer = tokens.bearer(&made.secret).unwrap();
+        let accessor = made.token.accessor.to_string();
+        let mut removal = Box::pin(tokens.delete(&accessor));
+        // Begun, and given up before it is done.
+        let begun = removal.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+        assert!(begun.is_pending());
+        drop(removal);
+        bearer.ended().await;
+        assert!(bearer.is_ended() && tokens.bearer(&made.secret).is_none());
+        // What came after it did not undo it.
+        tokens.create(reading(None)).await.unwrap();
+        assert!(tokens.bearer(&made.secret).is_none());
     }
 
     #[tokio::test]

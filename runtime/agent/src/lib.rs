@@ -100,8 +100,8 @@ pub use ostler_control::{
     NotedChange, PlaceCounts, Plan, RAW_EXEC, RegisterOptions, Registered, Stage, StopOptions,
     Stopped, SubmitError,
 };
-pub use ostler_events::{EVENTS_FILE, EventTopic, EventsSeen, EventsWanted, KeptEvent, Noted};
 pub use ostler_device::matching::{DeviceAffinity, DeviceCandidate, DeviceOutcome};
+pub use ostler_events::{EVENTS_FILE, EventTopic, EventsSeen, EventsWanted, KeptEvent, Noted};
 pub use ostler_health::meter::PluginActivity;
 pub use ostler_health::policy::{PluginState, Quarantine};
 pub use ostler_jobsdir::{JobsDirEntry, JobsDirReport};

@@ -29,7 +29,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tokio::task::JoinSet;
 
-pub use address::{Address, AddressError, At};
+pub use address::{Address, AddressError, AgentAt};
 use dial::dial;
 pub use dial::{ClientTls, ClientTlsError, ClientTlsFiles};
 pub use error::{ClientError, RequestName, Trouble};
@@ -101,7 +101,7 @@ impl ApiClient {
 
     /// Where the agent is.
     #[must_use]
-    pub const fn at(&self) -> &At {
+    pub const fn at(&self) -> &AgentAt {
         &self.address.at
     }
 

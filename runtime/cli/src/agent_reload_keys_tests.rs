@@ -94,7 +94,7 @@ const SAMPLES: &[(&str, &str, &str)] = &[
 ];
 
 /// A token needs `enabled`, so a change of it alone is that of two files.
-const TOKEN: (&str, &str) = ("acl.token", "token \"ci\" { policies = [\"read\"]\n sha256 = ");
+const TOKEN: (&str, &str) = ("acl.token", "token \"ci\" {\n policies = [\"read\"]\n sha256 = ");
 
 fn read(text: &str) -> AgentConfig {
     let read = parse_agent_config(text.as_bytes(), Path::new("/etc/agent.hcl"));
@@ -148,7 +148,7 @@ fn a_change_of_any_key_is_reported_by_its_name_and_of_no_other_one() {
         assert_eq!(reported(&new, &new), BTreeSet::new(), "{path}");
     }
     let [one, other] = ["a", "b"].map(|digit| {
-        let token = format!("{}\"{}\" }}", TOKEN.1, digit.repeat(64));
+        let token = format!("{}\"{}\"\n}}", TOKEN.1, digit.repeat(64));
         file(&[("acl.enabled", "enabled = true"), (TOKEN.0, &token)])
     });
     assert_eq!(reported(&one, &other), BTreeSet::from(["acl.token".to_owned()]));

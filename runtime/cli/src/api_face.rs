@@ -10,7 +10,8 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 use super::connect::Stop;
 use super::output;
-use ostler_api::server::{ServerTls, ServerTlsFiles, TcpFace};
+use ostler_agent::RAW_EXEC;
+use ostler_api::server::{ApiTls, ApiTlsFiles, TcpFace};
 use ostler_model::causes;
 use ostler_model::config::{AgentConfig, TlsConfig};
 
@@ -21,7 +22,7 @@ const PORT: u16 = 4646;
 #[derive(Debug, PartialEq, Eq)]
 struct Wanted {
     at: SocketAddr,
-    tls: Option<ServerTlsFiles>,
+    tls: Option<ApiTlsFiles>,
     hosts: Vec<String>,
 }
 
@@ -33,13 +34,20 @@ pub(super) fn of(config: &AgentConfig) -> Result<Option<TcpFace>, Stop> {
     let Some(Wanted { at, tls, hosts }) = wanted(config).map_err(Stop::Wrong)? else {
         return Ok(None);
     };
-    let tls = tls.map(ServerTls::read).transpose();
+    let tls = tls.map(ApiTls::read).transpose();
     let tls = tls.map_err(|error| Stop::Wrong(format!("tls: {}", causes::chain(&error))))?;
     if !config.acl.enabled {
         output::say(&format!(
-            "the API at {at} asks for no tokens: every program of this machine can use it; acl {{ enabled = true }} \
-             changes that"
+            "the API at {at} asks for no tokens: every program of this machine can use it, tasks too, however \
+             isolated they are; acl {{ enabled = true }} changes that"
         ));
+    }
+    let raw_exec = config.plugins.get(RAW_EXEC).and_then(|block| block.enabled) == Some(true);
+    if config.acl.enabled && raw_exec {
+        output::say(
+            "tasks of raw_exec are programs of the agent's user, who needs no token: who may submit jobs may do \
+             everything; plugin \"raw_exec\" { enabled = false } changes that",
+        );
     }
     Ok(Some(TcpFace { at, tls, hosts }))
 }
@@ -76,6 +84,9 @@ fn wanted(config: &AgentConfig) -> Result<Option<Wanted>, String> {
     }
     let loopback = IpAddr::V4(Ipv4Addr::LOCALHOST);
     let ip = http.address.or(http.bind_addr).unwrap_or(loopback);
+    if cluster.tls.as_ref().is_some_and(|tls| !tls.http && tls.verify_https_client == Some(true)) {
+        return Err("tls: verify_https_client = true has no effect with http = false".to_owned());
+    }
     let tls = cluster.tls.as_ref().filter(|tls| tls.http).map(files).transpose()?;
     if !ip.is_loopback() && (tls.is_none() || !config.acl.enabled) {
         return Err(format!(
@@ -88,12 +99,12 @@ fn wanted(config: &AgentConfig) -> Result<Option<Wanted>, String> {
     Ok(Some(Wanted { at: SocketAddr::new(ip, port), tls, hosts }))
 }
 
-fn files(tls: &TlsConfig) -> Result<ServerTlsFiles, String> {
+fn files(tls: &TlsConfig) -> Result<ApiTlsFiles, String> {
     let Some((certificate, key)) = tls.own.clone() else {
         return Err("tls needs cert_file and key_file: the certificate of the API".to_owned());
     };
     let clients = tls.ca_file.clone().filter(|_| tls.verify_https_client == Some(true));
-    Ok(ServerTlsFiles { certificate, key, clients })
+    Ok(ApiTlsFiles { certificate, key, clients })
 }
 
 #[cfg(test)]

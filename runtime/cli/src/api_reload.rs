@@ -1,8 +1,8 @@
 //! SIGHUP: tokens of the configuration and the certificate of the API, while the agent runs.
 
 use ostler_access::Tokens;
-use ostler_agent::reload::{KeyReport, Reloads, Verdict};
-use ostler_api::server::ServerTls;
+use ostler_agent::reload::{KeyReport, KeyVerdict, Reloads};
+use ostler_api::server::ApiTls;
 use ostler_model::causes;
 use ostler_model::config::AgentConfig;
 use ostler_model::ports::BoxFuture;
@@ -10,7 +10,7 @@ use ostler_model::ports::BoxFuture;
 /// Takes the tokens that the configuration has now, and reads the files of secrets and certificates again.
 pub(super) struct ApiReload {
     pub(super) tokens: Tokens,
-    pub(super) tls: Option<ServerTls>,
+    pub(super) tls: Option<ApiTls>,
 }
 
 const TOKENS: &str = "acl.token";
@@ -33,14 +33,14 @@ impl Reloads for ApiReload {
             // The files of secrets may differ where the blocks do not.
             match self.tokens.configure(&new.acl) {
                 Ok(()) if running.acl.tokens == new.acl.tokens => {}
-                Ok(()) => tell(TOKENS, Verdict::Applied),
-                Err(error) => tell(TOKENS, Verdict::Refused(causes::chain(&error))),
+                Ok(()) => tell(TOKENS, KeyVerdict::Applied),
+                Err(error) => tell(TOKENS, KeyVerdict::Refused(causes::chain(&error))),
             }
             // Other files need another listener.
             if running.cluster.tls == new.cluster.tls
-                && let Some(Err(error)) = self.tls.as_ref().map(ServerTls::reload)
+                && let Some(Err(error)) = self.tls.as_ref().map(ApiTls::reload)
             {
-                tell(TLS, Verdict::Refused(causes::chain(&error)));
+                tell(TLS, KeyVerdict::Refused(causes::chain(&error)));
             }
             reports
         })

@@ -13,18 +13,18 @@ use std::path::{Path, PathBuf};
 
 use super::args::client::CredentialArgs;
 use super::connect::Stop;
-use ostler_api::client::{ApiClient, At, ClientTls, ClientTlsFiles};
+use ostler_api::client::{AgentAt, ApiClient, ClientTls, ClientTlsFiles};
 use ostler_model::causes;
 use ostler_model::limits::TOKEN_TEXT_BYTES_MAX;
 
 /// A client with a token and certificates, as far as they are given.
 pub(super) fn given(client: ApiClient, args: &CredentialArgs) -> Result<ApiClient, Stop> {
-    let at_url = matches!(client.at(), At::Tcp { .. });
+    let at_url = matches!(client.at(), AgentAt::Tcp { .. });
     let client = match token(args, at_url)? {
         Some(secret) => client.bearing(&secret),
         None => client,
     };
-    if !matches!(client.at(), At::Tcp { tls: true, .. }) {
+    if !matches!(client.at(), AgentAt::Tcp { tls: true, .. }) {
         return Ok(client);
     }
     let path = |name| variable(name).map(PathBuf::from);

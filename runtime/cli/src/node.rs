@@ -106,7 +106,9 @@ fn closed(node: &NodeStub) -> Option<&'static str> {
     if node.drain {
         Some("being drained: nothing new is placed; `ostler node drain --disable` ends it\n")
     } else if node.scheduling_eligibility == "ineligible" {
-        Some("not eligible: nothing new is placed; `ostler node eligibility --enable` changes that\n")
+        Some(
+            "not eligible: nothing new is placed; `ostler node eligibility --enable` changes that\n",
+        )
     } else {
         None
     }

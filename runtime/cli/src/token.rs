@@ -12,7 +12,7 @@ use super::output::{self, fact, say};
 use super::table::table;
 use super::terminal::{Terminal, one_line};
 use ostler_api::client::{ApiClient, segment};
-use ostler_model::access::Policy;
+use ostler_model::access::AccessPolicy;
 use ostler_wire::{AclToken, AclTokenRequest};
 
 /// Width of the names of facts.
@@ -40,7 +40,7 @@ pub(super) async fn run(command: &TokenCommand, terminal: &Terminal) -> Result<E
 async fn create(args: &TokenCreateArgs, terminal: &Terminal) -> Result<Exit, Stop> {
     // Said here: the agent may not be there.
     for policy in &args.policies {
-        policy.parse::<Policy>().map_err(|error| Stop::Wrong(error.to_string()))?;
+        policy.parse::<AccessPolicy>().map_err(|error| Stop::Wrong(error.to_string()))?;
     }
     let asked = AclTokenRequest {
         name: args.name.clone(),

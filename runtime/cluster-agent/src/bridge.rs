@@ -11,7 +11,7 @@ use std::io;
 use futures_util::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use ostler_agent::AgentHandle;
 use ostler_api::SOCKET_NAME;
-use ostler_api::client::{Address, At, ApiClient, ClientError, Trouble, segment};
+use ostler_api::client::{Address, AgentAt, ApiClient, ClientError, Trouble, segment};
 use ostler_cluster::go_time;
 use ostler_cluster::msgpack::{self, Value, ValueReader};
 use ostler_cluster::rpc::{field, map, text};
@@ -28,7 +28,7 @@ const TIMES: [&str; 2] = ["ModTime", "Timestamp"];
 
 fn api(agent: &AgentHandle) -> ApiClient {
     let socket = agent.data_dir().join(SOCKET_NAME);
-    ApiClient::new(Address { at: At::Socket(socket), data_dir: None }, |_, _| {})
+    ApiClient::new(Address { at: AgentAt::Socket(socket), data_dir: None }, |_, _| {})
 }
 
 /// The answer to a call of a server that only reads. `None`: this node does not answer it.

@@ -59,7 +59,7 @@ impl fmt::Display for Level {
 /// A level in a namespace, or everywhere: `submit@web`, `read`.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
-pub struct Policy {
+pub struct AccessPolicy {
     /// What one may do.
     pub level: Level,
     /// Where; everywhere if nothing is named.
@@ -69,14 +69,14 @@ pub struct Policy {
 /// A text that names no policy.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "{given:?} is no policy: write read, submit, operate or admin, for one namespace as in submit@web"
+    "{given:?} is no policy: write read, submit, operate or admin, the first three for one namespace as in submit@web"
 )]
 pub struct NotPolicy {
     /// The text, cut to a readable length.
     pub given: String,
 }
 
-impl FromStr for Policy {
+impl FromStr for AccessPolicy {
     type Err = NotPolicy;
 
     fn from_str(text: &str) -> Result<Self, NotPolicy> {
@@ -87,11 +87,15 @@ impl FromStr for Policy {
         };
         let level = Level::ALL.into_iter().find(|known| known.name() == level).ok_or_else(wrong)?;
         let namespace = namespace.map(Namespace::new).transpose().map_err(|_| wrong())?;
+        // What it has more than operate belongs to no namespace.
+        if level == Level::Admin && namespace.is_some() {
+            return Err(wrong());
+        }
         Ok(Self { level, namespace })
     }
 }
 
-impl fmt::Display for Policy {
+impl fmt::Display for AccessPolicy {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.namespace {
             Some(namespace) => write!(f, "{}@{namespace}", self.level),
@@ -100,15 +104,15 @@ impl fmt::Display for Policy {
     }
 }
 
-impl TryFrom<String> for Policy {
+impl TryFrom<String> for AccessPolicy {
     type Error = NotPolicy;
     fn try_from(text: String) -> Result<Self, NotPolicy> {
         text.parse()
     }
 }
 
-impl From<Policy> for String {
-    fn from(policy: Policy) -> Self {
+impl From<AccessPolicy> for String {
+    fn from(policy: AccessPolicy) -> Self {
         policy.to_string()
     }
 }
@@ -129,9 +133,9 @@ impl Rights {
 
     /// What these policies give together.
     #[must_use]
-    pub fn of(policies: &[Policy]) -> Self {
+    pub fn of(policies: &[AccessPolicy]) -> Self {
         let mut rights = Self::default();
-        for Policy { level, namespace } in policies {
+        for AccessPolicy { level, namespace } in policies {
             match namespace {
                 None => rights.everywhere = rights.everywhere.max(Some(*level)),
                 Some(namespace) => {
@@ -202,7 +206,7 @@ pub struct KeptToken {
     /// For people; may be empty.
     pub name: String,
     /// What its bearer may do.
-    pub policies: Vec<Policy>,
+    pub policies: Vec<AccessPolicy>,
     /// The SHA-256 of its secret.
     pub secret: [u8; 32],
     /// When it was made.
@@ -241,7 +245,7 @@ pub struct ConfiguredToken {
     /// How its secret is known.
     pub secret: SecretSource,
     /// What its bearer may do.
-    pub policies: Vec<Policy>,
+    pub policies: Vec<AccessPolicy>,
 }
 
 /// How the secret of a configured token is known.
@@ -265,11 +269,13 @@ mod tests {
 
     #[test]
     fn policies_are_written_as_they_are_read() {
-        for text in ["read", "submit@web", "operate", "admin@a-1"] {
-            assert_eq!(text.parse::<Policy>().unwrap().to_string(), text);
+        for text in ["read", "submit@web", "operate@a-1", "admin"] {
+            assert_eq!(text.parse::<AccessPolicy>().unwrap().to_string(), text);
         }
-        for wrong in ["", "Read", "read@", "read@a/b", "write", "read @web", "@web", "read@*"] {
-            let error = wrong.parse::<Policy>().unwrap_err().to_string();
+        for wrong in
+            ["", "Read", "read@", "read@a/b", "write", "read @web", "@web", "read@*", "admin@web"]
+        {
+            let error = wrong.parse::<AccessPolicy>().unwrap_err().to_string();
             assert!(error.contains("submit@web"), "{error}");
         }
     }
@@ -285,8 +291,8 @@ mod tests {
 
     #[test]
     fn a_right_in_one_namespace_is_none_elsewhere_nor_in_the_node() {
-        let rights = rights(&["admin@web"]);
-        assert!(rights.allow(Level::Admin, "web") && !rights.allow(Level::Read, "default"));
+        let rights = rights(&["operate@web"]);
+        assert!(rights.allow(Level::Operate, "web") && !rights.allow(Level::Read, "default"));
         assert!(!rights.allow_everywhere(Level::Read));
         assert!(!Rights::default().allow_somewhere(Level::Read));
         assert!(

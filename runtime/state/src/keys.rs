@@ -33,7 +33,9 @@
 
 use uuid::Uuid;
 
-use ostler_model::ids::{AllocId, GroupName, JobId, NameError, Namespace, NotNamespace, PluginName, TaskName};
+use ostler_model::ids::{
+    AllocId, GroupName, JobId, NameError, Namespace, NotNamespace, PluginName, TaskName,
+};
 use ostler_model::vars::{VarKey, VarPathError};
 
 pub mod text;

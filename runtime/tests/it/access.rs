@@ -11,9 +11,11 @@ use hyper::client::conn::http1;
 use hyper::{Request, StatusCode};
 use hyper_util::rt::TokioIo;
 use ostler_model::clock;
+use ostler_model::limits::EXEC_SESSIONS_MAX;
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
 use rustix::process::Signal;
 use serde_json::{Value, json};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tokio_util::task::AbortOnDropHandle;
 
@@ -231,6 +233,48 @@ async fn a_right_in_one_namespace_shows_and_changes_nothing_of_another() {
         open.get(&format!("/v1/allocation/{theirs}"), &open.token(&["read"]).await).await["JobID"],
         "theirs"
     );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_variable_of_another_namespace_is_neither_read_nor_written_by_the_body() {
+    let open = Open::start(&format!("{TOKENS}{WEB}")).await;
+    let put = ["var", "put", "--namespace", "web", "db", "pw=TOPSECRET"];
+    open.agent.ask(&put).await.said(0, &[]);
+    let token = open.token(&["submit@default"]).await;
+    let body = json!({ "Namespace": "web", "Items": { "x": "y" } }).to_string();
+    for path in ["/v1/var/db", "/v1/var/db?cas=0", "/v1/var/db?namespace=web"] {
+        let headers = [("x-nomad-token", &*token)];
+        let (status, text) = open.ask_with("PUT", path, &headers, &body).await;
+        assert_eq!(status, StatusCode::FORBIDDEN, "{path}: {text}");
+    }
+    let kept = open.agent.json(&["var", "get", "--json", "--namespace", "web", "db"]).await;
+    assert_eq!(kept["Items"]["pw"], "TOPSECRET");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn sessions_of_strangers_keep_no_command_out() {
+    let open = Open::start(TOKENS).await;
+    let alloc = open.service("default", "web").await;
+    let path = format!(
+        "/v1/client/allocation/{alloc}/exec?task=t&command=%5B%22true%22%5D&ws_handshake=true"
+    );
+    let request = format!(
+        "GET {path} HTTP/1.1\r\nHost: {}\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\
+         Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n",
+        open.at
+    );
+    let (mut held, mut let_in) = (Vec::new(), 0);
+    for _ in 0..EXEC_SESSIONS_MAX {
+        let mut stream = TcpStream::connect(open.at).await.unwrap();
+        stream.write_all(request.as_bytes()).await.unwrap();
+        let mut head = [0; 12];
+        stream.read_exact(&mut head).await.unwrap();
+        let_in += usize::from(head == *b"HTTP/1.1 101");
+        held.push(stream);
+    }
+    assert!(let_in > 0 && let_in < EXEC_SESSIONS_MAX, "{let_in}");
+    let ran = open.agent.ask(&["alloc", "exec", &alloc, "/bin/echo", "in"]).await;
+    ran.said(0, &[]);
 }
 
 #[tokio::test(flavor = "multi_thread")]

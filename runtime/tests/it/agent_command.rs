@@ -129,7 +129,9 @@ async fn without_an_agent_every_command_names_the_socket_and_how_to_start_one() 
     let output = by_address.output().await.unwrap();
     assert_eq!(output.status.code(), Some(3));
     assert!(String::from_utf8_lossy(&output.stderr).contains(socket.to_str().unwrap()));
-    ostler(["job", "status", "--address", "http://localhost:4646"]).await.said(2, &["unix://"]);
+    ostler(["job", "status", "--address", "ftp://localhost:4646"]).await.said(2, &["unix://"]);
+    let url = "http://127.0.0.1:1";
+    ostler(["job", "status", "--address", url]).await.said(3, &[url, "cannot be reached"]);
 }
 
 #[tokio::test]

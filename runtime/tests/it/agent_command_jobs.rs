@@ -201,15 +201,11 @@ async fn what_is_wrong_in_a_job_file_is_shown_with_its_place_before_the_agent_is
 #[tokio::test]
 async fn what_a_job_asks_for_in_vain_is_named_with_its_place_by_every_command() {
     let agent = AgentProcess::start().await;
-    let vain =
-        "job \"web\" {\n priority = 70\n region = \"eu\"\n migrate {\n max_parallel = 1\n }\n";
+    let vain = "job \"web\" {\n priority = 70\n region = \"eu\"\n";
     let text = sleeper("web", 2).replace("job \"web\" {\n", vain);
     let file = agent.file("vain.hcl", &text);
     let file = file.to_str().unwrap();
-    let said = [
-        format!("{file}:3:11: warning: region has no effect yet"),
-        format!("{file}:5:2: warning: max_parallel has no effect yet"),
-    ];
+    let said = [format!("{file}:3:11: warning: region has no effect yet")];
     for (args, code) in [
         (&["job", "validate", "--syntax-only", file][..], 0),
         (&["job", "plan", file], 1),

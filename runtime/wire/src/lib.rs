@@ -22,6 +22,7 @@ mod scaling;
 mod search;
 mod service;
 mod stats;
+mod token;
 mod variable;
 
 use std::borrow::Cow;
@@ -42,6 +43,7 @@ use serde::de::IgnoredAny;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 pub use service::*;
 pub use stats::*;
+pub use token::*;
 pub use variable::*;
 
 /// A text, borrowed by who writes it.

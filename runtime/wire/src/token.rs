@@ -60,6 +60,12 @@ pub struct AclTokenRequest {
     /// After what time it ends: a duration such as `8h`; never if empty.
     #[serde(rename = "ExpirationTTL", deserialize_with = "or_empty")]
     pub expiration_ttl: String,
+    /// Nomad's other way to say it: refused.
+    #[serde(skip_serializing_if = "serde_json::Value::is_null")]
+    pub expiration_time: serde_json::Value,
+    /// Nomad's roles: refused.
+    #[serde(skip_serializing_if = "serde_json::Value::is_null")]
+    pub roles: serde_json::Value,
 }
 
 /// A policy.

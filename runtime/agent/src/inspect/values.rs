@@ -11,7 +11,8 @@ use ostler_model::alloc::Allocation;
 use ostler_model::rollout::{JobDeployments, JobVersions};
 use ostler_model::saved::{
     AcknowledgedState, DeploymentStatus, DeviceManagerState, DriverManagerState, EndedPlaces,
-    JobRecord, NamespaceRecord, NetworkStatus, NodeBoot, NodeRegistration, PluginHandle, SavedAllocState,
+    JobRecord, NamespaceRecord, NetworkStatus, NodeBoot, NodeRegistration, PluginHandle,
+    SavedAllocState,
 };
 use ostler_model::scheduling::NodeScheduling;
 use ostler_model::task::TaskState;

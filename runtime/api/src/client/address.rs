@@ -22,14 +22,14 @@ const PORT: u16 = 4646;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Address {
     /// What is connected to.
-    pub at: At,
+    pub at: AgentAt,
     /// Its data directory, when that was named or chosen: for messages.
     pub data_dir: Option<PathBuf>,
 }
 
 /// What is connected to.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum At {
+pub enum AgentAt {
     /// The agent's socket.
     Socket(PathBuf),
     /// Over TCP.
@@ -43,7 +43,7 @@ pub enum At {
     },
 }
 
-impl At {
+impl AgentAt {
     /// The socket, where it is one.
     #[must_use]
     pub fn socket(&self) -> Option<&Path> {
@@ -64,7 +64,7 @@ impl At {
     }
 }
 
-impl fmt::Display for At {
+impl fmt::Display for AgentAt {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Socket(path) => path.display().fmt(f),
@@ -109,7 +109,7 @@ impl Address {
     /// That of the agent with this data directory.
     #[must_use]
     pub fn in_dir(dir: &Path) -> Self {
-        Self { at: At::Socket(dir.join(SOCKET_NAME)), data_dir: Some(dir.to_owned()) }
+        Self { at: AgentAt::Socket(dir.join(SOCKET_NAME)), data_dir: Some(dir.to_owned()) }
     }
 
     fn parse(given: &str) -> Result<Self, AddressError> {
@@ -122,7 +122,7 @@ impl Address {
                 if path.is_empty() || path.contains("://") {
                     return Err(unknown());
                 }
-                At::Socket(PathBuf::from(path))
+                AgentAt::Socket(PathBuf::from(path))
             }
         };
         Ok(Self { at, data_dir: None })
@@ -130,13 +130,13 @@ impl Address {
 }
 
 /// A URL that names a host, and perhaps a port, alone.
-fn url(given: &str, tls: bool) -> Option<At> {
+fn url(given: &str, tls: bool) -> Option<AgentAt> {
     let uri: Uri = given.parse().ok()?;
     let authority = uri.authority()?;
     let alone = matches!(uri.path(), "" | "/") && uri.query().is_none();
     let plain = alone && !authority.as_str().contains('@') && !authority.host().is_empty();
     let host = authority.host().trim_start_matches('[').trim_end_matches(']').to_owned();
-    plain.then(|| At::Tcp { tls, host, port: authority.port_u16().unwrap_or(PORT) })
+    plain.then(|| AgentAt::Tcp { tls, host, port: authority.port_u16().unwrap_or(PORT) })
 }
 
 #[cfg(test)]

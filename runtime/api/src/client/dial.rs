@@ -12,7 +12,7 @@ use tokio_rustls::rustls::pki_types::pem::PemObject as _;
 use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use tokio_rustls::rustls::{ClientConfig, RootCertStore};
 
-use super::At;
+use super::AgentAt;
 use ostler_model::limits::CLUSTER_PEM_BYTES_MAX;
 
 /// What a connection is made of.
@@ -102,10 +102,10 @@ impl ClientTls {
 }
 
 /// Connect to the agent.
-pub(super) async fn dial(at: &At, tls: Option<&ClientTls>) -> io::Result<Box<dyn Duplex>> {
+pub(super) async fn dial(at: &AgentAt, tls: Option<&ClientTls>) -> io::Result<Box<dyn Duplex>> {
     match at {
-        At::Socket(path) => Ok(Box::new(UnixStream::connect(path).await?)),
-        At::Tcp { tls: with_tls, host, port } => {
+        AgentAt::Socket(path) => Ok(Box::new(UnixStream::connect(path).await?)),
+        AgentAt::Tcp { tls: with_tls, host, port } => {
             let stream = TcpStream::connect((host.as_str(), *port)).await?;
             stream.set_nodelay(true)?;
             match (with_tls, tls) {

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use hyper::Method;
 
-use super::At;
+use super::AgentAt;
 use ostler_model::limits::CLIENT_START_WALL_MAX;
 
 /// A request, for messages.
@@ -19,7 +19,7 @@ pub struct RequestName {
 
 impl RequestName {
     /// A request to the agent there.
-    pub fn new(method: &Method, path: &str, at: &At) -> Self {
+    pub fn new(method: &Method, path: &str, at: &AgentAt) -> Self {
         // The query is for machines.
         let path = path.split('?').next().unwrap_or_default().to_owned();
         Self { method: method.to_string(), path, at: at.to_string() }
@@ -38,7 +38,7 @@ pub enum ClientError {
     #[error("{}", not_running(.at, .data_dir.as_deref(), .source))]
     NotRunning {
         /// Where it was looked for.
-        at: At,
+        at: AgentAt,
         /// Its data directory, when that is known.
         data_dir: Option<PathBuf>,
         /// What the system said.
@@ -61,7 +61,7 @@ pub enum ClientError {
     )]
     Busy {
         /// Where an agent was looked for.
-        at: At,
+        at: AgentAt,
         /// Who uses the directory.
         pid: u32,
     },
@@ -140,7 +140,7 @@ fn refused(status: u16, text: &str) -> String {
     }
 }
 
-fn not_running(at: &At, data_dir: Option<&Path>, source: &io::Error) -> String {
+fn not_running(at: &AgentAt, data_dir: Option<&Path>, source: &io::Error) -> String {
     if at.socket().is_none() {
         return format!("the agent at {at} cannot be reached: {source}");
     }

@@ -13,9 +13,11 @@ mod hosts;
 mod needs;
 
 use std::net::SocketAddr;
+use std::pin::Pin;
 use std::sync::{Arc, LazyLock};
+use std::task::{Context, Poll};
 
-use axum::body::{Body, HttpBody as _};
+use axum::body::{Body, Bytes, HttpBody};
 use axum::extract::rejection::RawPathParamsRejection;
 use axum::extract::{MatchedPath, RawPathParams, Request, State};
 use axum::http::header::{AUTHORIZATION, HOST, ORIGIN};
@@ -23,6 +25,7 @@ use axum::http::{HeaderMap, HeaderName, Method};
 use axum::middleware::Next;
 use axum::response::{IntoResponse as _, Response};
 use futures_util::StreamExt as _;
+use hyper::body::{Frame, SizeHint};
 
 use super::error::Failure;
 use super::evaluations;
@@ -38,7 +41,7 @@ use ostler_model::ids::{NAMESPACE, Namespace};
 const TOKEN: HeaderName = HeaderName::from_static("x-nomad-token");
 /// Set by browsers: whose page asks.
 const FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
-const BEARER: &str = "Bearer ";
+const BEARER: &str = "bearer";
 
 /// Where a connection comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -80,19 +83,29 @@ impl Access {
 
     /// May one do this in a namespace?
     pub(super) fn allow(&self, level: Level, namespace: &str) -> bool {
-        self.rights.allow(level, namespace)
+        self.is_valid() && self.rights.allow(level, namespace)
     }
 
     /// May one do this to the node?
     pub(super) fn allow_everywhere(&self, level: Level) -> bool {
-        self.rights.allow_everywhere(level)
+        self.is_valid() && self.rights.allow_everywhere(level)
+    }
+
+    /// May one do this in any namespace at all?
+    pub(super) fn allow_somewhere(&self, level: Level) -> bool {
+        self.is_valid() && self.rights.allow_somewhere(level)
+    }
+
+    /// The token may have ended since the request began.
+    fn is_valid(&self) -> bool {
+        self.bearer.as_ref().is_none_or(|bearer| !bearer.is_ended())
     }
 
     /// May one do this in a namespace? It is said when not.
     pub(super) fn require(&self, level: Level, namespace: &str) -> Result<(), Failure> {
         match self.allow(level, namespace) {
             true => Ok(()),
-            false => Err(self.refusal(level, Some(namespace))),
+            false => Err(self.refusal(level, &format!("in namespace {}", cut(namespace)))),
         }
     }
 
@@ -101,7 +114,7 @@ impl Access {
         self.bearer.as_ref()
     }
 
-    fn refusal(&self, level: Level, namespace: Option<&str>) -> Failure {
+    fn refusal(&self, level: Level, place: &str) -> Failure {
         match &self.bearer {
             None => Failure::NeedsToken,
             Some(bearer) => Failure::Forbidden {
@@ -110,11 +123,18 @@ impl Access {
                     false => bearer.token.name.clone(),
                 },
                 level,
-                namespace: namespace.map(|name| name.chars().take(64).collect()),
+                place: place.to_owned(),
             },
         }
     }
 }
+
+fn cut(name: &str) -> String {
+    name.chars().take(64).collect()
+}
+
+const EVERYWHERE: &str = "everywhere";
+const ANYWHERE: &str = "in any namespace";
 
 /// Let in who may ask this, with what they may see.
 pub(super) async fn admit(
@@ -134,10 +154,51 @@ pub(super) async fn admit(
     };
     let bearer = access.bearer.clone();
     request.extensions_mut().insert(access);
-    let response = next.run(request).await;
-    match bearer {
-        Some(bearer) if !response.body().is_end_stream() => until_ended(bearer, response),
-        _ => response,
+    let Some(bearer) = bearer else { return next.run(request).await };
+    let response = if request.method() == Method::GET {
+        // One that waits for a change ends with its token.
+        tokio::select! {
+            biased;
+            () = bearer.ended() => return Failure::UnknownToken.into_response(),
+            response = next.run(request) => response,
+        }
+    } else {
+        let held = Arc::clone(&bearer);
+        next.run(request.map(|body| Body::new(WhileValid { body, bearer: held }))).await
+    };
+    match response.body().is_end_stream() {
+        true => response,
+        false => until_ended(bearer, response),
+    }
+}
+
+/// A body that arrives only while the token of its sender counts: what it asks is done after it.
+struct WhileValid {
+    body: Body,
+    bearer: Arc<Bearer>,
+}
+
+impl HttpBody for WhileValid {
+    type Data = Bytes;
+    type Error = axum::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
+        let polled = Pin::new(&mut self.body).poll_frame(context);
+        match polled.is_ready() && self.bearer.is_ended() {
+            true => Poll::Ready(Some(Err(axum::Error::new(Failure::UnknownToken)))),
+            false => polled,
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
     }
 }
 
@@ -169,7 +230,7 @@ fn judge(api: &Api, request: &Request, id: Option<&str>) -> Result<Access, Failu
         // Nothing is there: said by the router.
         (None, None) => Ok(access),
         (Some(_), None) if access.allow_everywhere(Level::Admin) => Ok(access),
-        (Some(_), None) => Err(access.refusal(Level::Admin, None)),
+        (Some(_), None) => Err(access.refusal(Level::Admin, EVERYWHERE)),
     }
 }
 
@@ -177,8 +238,9 @@ fn judge(api: &Api, request: &Request, id: Option<&str>) -> Result<Access, Failu
 /// were their own.
 fn own_name(api: &Api, peer: Option<Peer>, headers: &HeaderMap) -> Result<(), Failure> {
     let host = text(headers, HOST).unwrap_or_default();
+    let one = headers.get_all(HOST).iter().count() == 1;
     // No browser opens a socket; what stands before one may.
-    match peer == Some(Peer::Socket) || api.hosts.allow(host) {
+    match peer == Some(Peer::Socket) || (one && api.hosts.allow(host)) {
         true => Ok(()),
         false => Err(Failure::OtherHost(host.chars().take(64).collect())),
     }
@@ -210,11 +272,13 @@ fn caller(api: &Api, peer: Option<Peer>, headers: &HeaderMap) -> Result<Access, 
     }
 }
 
-/// The secret that was sent; none where it is empty.
+/// The secret that was sent; none where no header has one. What is no text is one that nobody has.
 fn secret(headers: &HeaderMap) -> Option<&str> {
-    let text = |name| headers.get(name).and_then(|value| value.to_str().ok());
-    let bearer = text(AUTHORIZATION).and_then(|value| value.strip_prefix(BEARER));
-    text(TOKEN).or(bearer).map(str::trim).filter(|secret| !secret.is_empty())
+    let own = text(headers, TOKEN).map(str::trim).filter(|secret| !secret.is_empty());
+    own.or_else(|| {
+        let (scheme, secret) = text(headers, AUTHORIZATION)?.trim().split_once(' ')?;
+        scheme.eq_ignore_ascii_case(BEARER).then(|| secret.trim())
+    })
 }
 
 /// Is what a request needs given?
@@ -227,10 +291,10 @@ fn met(
 ) -> Result<(), Failure> {
     let (level, scope) = match need {
         Need::Open => return Ok(()),
-        Need::Token if access.bearer.is_some() || access.rights.allow_somewhere(Level::Read) => {
+        Need::Token if access.bearer.is_some() || access.allow_somewhere(Level::Read) => {
             return Ok(());
         }
-        Need::Token => return Err(access.refusal(Level::Read, None)),
+        Need::Token => return Err(access.refusal(Level::Read, ANYWHERE)),
         Need::Socket if access.socket => return Ok(()),
         Need::Socket => return Err(Failure::SocketOnly),
         Need::Level(level, scope) => (level, scope),
@@ -239,10 +303,10 @@ fn met(
     if access.allow_everywhere(level) {
         return Ok(());
     }
-    let everywhere = || Err(access.refusal(level, None));
-    let somewhere = || match access.rights.allow_somewhere(level) {
+    let everywhere = || Err(access.refusal(level, EVERYWHERE));
+    let somewhere = || match access.allow_somewhere(level) {
         true => Ok(()),
-        false => Err(access.refusal(level, None)),
+        false => Err(access.refusal(level, ANYWHERE)),
     };
     match scope {
         Scope::Node => everywhere(),
@@ -251,8 +315,9 @@ fn met(
         Scope::Session if access.bearer.is_none() && handshakes(request) => Ok(()),
         Scope::Named => {
             let params = Params::parse(request.uri().query().unwrap_or_default());
+            let reads = [Method::GET, Method::HEAD].contains(request.method());
             match params.text("namespace").unwrap_or(NAMESPACE) {
-                "*" if request.method() == Method::GET => somewhere(),
+                "*" if reads => somewhere(),
                 "*" => everywhere(),
                 namespace => access.require(level, namespace),
             }

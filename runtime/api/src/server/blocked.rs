@@ -12,6 +12,8 @@ use super::params::Asked;
 use super::reply;
 use super::router::Api;
 use ostler_agent::BlockedPlacement;
+use ostler_model::access::Level;
+use ostler_model::ids::JobId;
 
 /// Places that are told; more of one job wait for the same.
 const PLACES_MAX: usize = 64;
@@ -29,7 +31,7 @@ struct Blocked {
 pub(super) async fn read(Asked { api, id, params }: Asked) -> Result<Response, Failure> {
     let job = found(&api, &params, &id)?;
     let places: Vec<Value> = job.blocked.iter().take(PLACES_MAX).map(place).collect();
-    let holders = holders(&api, &places);
+    let holders = holders(&api, &places, |job| params.access().allow(Level::Read, job.namespace()));
     reply::json(&params, &Blocked { places, holders })
 }
 
@@ -50,17 +52,20 @@ fn place(place: &BlockedPlacement) -> Value {
     json!({ "group": group, "index": index, "soon": soon, "problems": problems })
 }
 
-/// The jobs of the allocations that problems name.
-fn holders(api: &Api, places: &[Value]) -> BTreeMap<String, String> {
+/// The jobs of the allocations that problems name, of those that may be seen.
+fn holders(
+    api: &Api,
+    places: &[Value],
+    may_see: impl Fn(&JobId) -> bool,
+) -> BTreeMap<String, String> {
     let mut named = BTreeMap::new();
     places.iter().for_each(|place| ids(place, &mut named));
     if named.is_empty() {
         return named;
     }
     let all = api.agent.alloc_refs(|alloc| named.contains_key(&alloc.id.to_string()));
-    let jobs =
-        all.iter().map(|one| (one.allocation.id.to_string(), one.allocation.job.id.to_string()));
-    jobs.collect()
+    let jobs = all.iter().filter(|one| may_see(&one.allocation.job.id));
+    jobs.map(|one| (one.allocation.id.to_string(), one.allocation.job.id.to_string())).collect()
 }
 
 /// Every `"alloc": "ID"` below a value.

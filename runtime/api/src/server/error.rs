@@ -4,11 +4,11 @@ use axum::http::StatusCode;
 use axum::http::header::RETRY_AFTER;
 use axum::response::{IntoResponse, Response};
 
-use ostler_agent::{
-    AllocError, DeploymentError, EndRunError, NamespaceError, NodeAskError, SubmitError, UpgradeError,
-    VariableError,
-};
 use ostler_access::TokenError;
+use ostler_agent::{
+    AllocError, DeploymentError, EndRunError, NamespaceError, NodeAskError, SubmitError,
+    UpgradeError, VariableError,
+};
 use ostler_lifecycle::task::RequestError;
 use ostler_model::access::{Level, NotPolicy};
 use ostler_model::ids::{AllocId, JobId, TaskName, UnknownNamespace};
@@ -126,7 +126,9 @@ pub(super) enum Failure {
     )]
     OfClusters,
     /// There is no runtime of Go to be profiled. A Nomad that is not asked to debug says it so.
-    #[error("Permission denied: this agent has no profiles; `ostler debug bundle` has what it knows of itself")]
+    #[error(
+        "Permission denied: this agent has no profiles; `ostler debug bundle` has what it knows of itself"
+    )]
     NoProfiles,
     /// Something in a body that is not what it must be.
     #[error("{0}")]
@@ -205,23 +207,22 @@ pub(super) enum Failure {
     )]
     OtherHost(String),
     /// No token was sent.
-    #[error("Permission denied: send a token (NOMAD_TOKEN, OSTLER_TOKEN, or the X-Nomad-Token header)")]
+    #[error(
+        "Permission denied: send a token (NOMAD_TOKEN, OSTLER_TOKEN, or the X-Nomad-Token header)"
+    )]
     NeedsToken,
     /// There is no such token, or not any more.
     #[error("ACL token not found")]
     UnknownToken,
     /// The token allows less.
-    #[error(
-        "Permission denied: the token {token:?} does not allow {level}{}",
-        namespace.as_ref().map_or_else(|| " everywhere".to_owned(), |name| format!(" in namespace {name}"))
-    )]
+    #[error("Permission denied: the token {token:?} does not allow {level} {place}")]
     Forbidden {
         /// Name or accessor of the token.
         token: String,
         /// What would be needed.
         level: Level,
-        /// Where; everywhere if none.
-        namespace: Option<String>,
+        /// Where.
+        place: String,
     },
     /// Whoever can open the socket is the agent's user.
     #[error(
@@ -350,6 +351,7 @@ const fn of_token(error: &TokenError) -> StatusCode {
         | TokenError::Policies
         | TokenError::Name
         | TokenError::Bootstrapped(_) => StatusCode::BAD_REQUEST,
+        TokenError::Busy => StatusCode::SERVICE_UNAVAILABLE,
         TokenError::State(_) | TokenError::Unanswered => StatusCode::INTERNAL_SERVER_ERROR,
     }
 }

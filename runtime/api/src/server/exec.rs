@@ -22,13 +22,13 @@ use ostler_agent::session::{QUEUE_MAX, SessionInput, SessionOutput, drive};
 use ostler_model::access::Level;
 use ostler_model::clock;
 use ostler_model::limits::{
-    API_HEADER_WALL_MAX, EXEC_CLOSE_WALL_MAX, EXEC_FRAME_BYTES_MAX, EXEC_SESSIONS_MAX,
-    EXEC_SIGN_PERIOD,
+    EXEC_CLOSE_WALL_MAX, EXEC_FRAME_BYTES_MAX, EXEC_HANDSHAKE_WALL_MAX, EXEC_HANDSHAKES_MAX,
+    EXEC_SESSIONS_MAX, EXEC_SIGN_PERIOD,
 };
 use ostler_model::session::ExecSession;
 use ostler_wire::ExecHandshake;
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::sync::{Semaphore, mpsc};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio_tungstenite::WebSocketStream;
 use tokio_tungstenite::tungstenite::protocol::CloseFrame;
 use tokio_tungstenite::tungstenite::protocol::frame::coding::CloseCode;
@@ -45,13 +45,17 @@ use super::websocket::{ClientSocket, Upgrading, upgrade};
 /// The sessions of the API.
 pub(super) struct Sessions {
     places: Arc<Semaphore>,
+    /// Of those whose clients have not said who they are.
+    unknown: Arc<Semaphore>,
     /// Their tasks: each outlives the connection that it came by.
     pub tasks: TaskTracker,
 }
 
 impl Default for Sessions {
     fn default() -> Self {
-        Self { places: Arc::new(Semaphore::new(EXEC_SESSIONS_MAX)), tasks: TaskTracker::new() }
+        let places = Arc::new(Semaphore::new(EXEC_SESSIONS_MAX));
+        let unknown = Arc::new(Semaphore::new(EXEC_HANDSHAKES_MAX));
+        Self { places, unknown, tasks: TaskTracker::new() }
     }
 }
 
@@ -69,6 +73,11 @@ struct Wanted {
 }
 
 impl Wanted {
+    /// May it be anybody's yet?
+    fn is_unknown(&self) -> bool {
+        self.handshake && !self.access.allow_somewhere(Level::Operate)
+    }
+
     fn read(alloc: String, params: &Params) -> Result<Self, Failure> {
         let given = params.required("command")?;
         let wanted = "a JSON list of texts, like [\"ls\",\"-l\"]";
@@ -88,27 +97,28 @@ pub(super) async fn run(
     request: Request,
 ) -> Result<Response, Failure> {
     let wanted = Wanted::read(id, &params)?;
-    let places = Arc::clone(&api.sessions.places);
-    let place = places.try_acquire_owned().map_err(|_| Failure::TooManySessions)?;
+    // Whoever has yet to say who it is has a place of another kind: it must keep out nobody who has.
+    let places = match wanted.is_unknown() {
+        true => &api.sessions.unknown,
+        false => &api.sessions.places,
+    };
+    let place = Arc::clone(places).try_acquire_owned().map_err(|_| Failure::TooManySessions)?;
     let (response, upgrading) = upgrade(request)?;
     let session = Arc::clone(&api);
-    api.sessions.tasks.spawn(async move {
-        serve(&session, upgrading, wanted).await;
-        drop(place);
-    });
+    api.sessions.tasks.spawn(async move { serve(&session, upgrading, wanted, place).await });
     Ok(response)
 }
 
 /// One session, from the upgrade to the end of the connection.
-async fn serve(api: &Api, upgrading: Upgrading, wanted: Wanted) {
+async fn serve(api: &Api, upgrading: Upgrading, wanted: Wanted, place: OwnedSemaphorePermit) {
     let leaving = api.leaving.cancelled();
     let Some(Some(socket)) = api.leaving.run_until_cancelled(upgrading.socket()).await else {
         return;
     };
     let (mut writes, mut reads): (SplitSink<ClientSocket, Message>, _) = socket.split();
     let talked = async {
-        match begin(api, wanted, &mut reads).await {
-            Ok((session, access)) => {
+        match begin(api, wanted, &mut reads, place).await {
+            Ok((session, access, _place)) => {
                 tokio::select! {
                     end = talk(session, &mut writes, &mut reads) => end,
                     () = ended(&access) => End::refused("the token has ended".to_owned(), 403),
@@ -147,8 +157,10 @@ impl End {
 }
 
 impl End {
+    /// Nobody who has a right to it hears of this, so the log has it only for who looks closely.
     fn not_let_in(failure: &Failure) -> Self {
-        Self::refused(failure.to_string(), failure.status().as_u16())
+        tracing::debug!(%failure, "a command inside a task is refused");
+        Self::Closed(CloseCode::Policy, short_reason(failure.to_string()))
     }
 }
 
@@ -163,7 +175,9 @@ async fn begin<S: AsyncRead + AsyncWrite + Unpin>(
     api: &Api,
     wanted: Wanted,
     reads: &mut SplitStream<WebSocketStream<S>>,
-) -> Result<(ExecSession, Access), End> {
+    mut place: OwnedSemaphorePermit,
+) -> Result<(ExecSession, Access, OwnedSemaphorePermit), End> {
+    let unknown = wanted.is_unknown();
     let Wanted { alloc, task, command, tty, handshake, mut access } = wanted;
     if handshake {
         let secret = shake_hands(reads).await?;
@@ -178,7 +192,11 @@ async fn begin<S: AsyncRead + AsyncWrite + Unpin>(
         None => Ok(()),
     };
     let_in.map_err(|failure| End::not_let_in(&failure))?;
-    Ok((api.agent.exec_asked(asked, Ok(())).await?, access))
+    if unknown {
+        let own = Arc::clone(&api.sessions.places).try_acquire_owned();
+        place = own.map_err(|_| End::not_let_in(&Failure::TooManySessions))?;
+    }
+    Ok((api.agent.exec_asked(asked, Ok(())).await?, access, place))
 }
 
 /// Wait until the token by which somebody was let in is no more.
@@ -193,8 +211,11 @@ async fn ended(access: &Access) {
 async fn shake_hands<S: AsyncRead + AsyncWrite + Unpin>(
     reads: &mut SplitStream<WebSocketStream<S>>,
 ) -> Result<String, End> {
-    let wrong = |why: &str| End::refused(format!("no handshake: {why}"), 400);
-    let Some(first) = clock::timeout(API_HEADER_WALL_MAX, next_frame(reads)).await else {
+    let wrong = |why: &str| {
+        tracing::debug!(why, "a session does not begin");
+        End::Closed(CloseCode::Policy, short_reason(format!("no handshake: {why}")))
+    };
+    let Some(first) = clock::timeout(EXEC_HANDSHAKE_WALL_MAX, next_frame(reads)).await else {
         return Err(wrong("nothing came in time"));
     };
     let handshake: ExecHandshake = serde_json::from_slice(&first?)

@@ -22,9 +22,9 @@ use super::host::Cores;
 use super::index::Table;
 use super::params::Params;
 use super::{
-    agent, allocs, blocked, client, debug, deployments, evaluations, event_stream, events, exec, fs, fs_stream, host, jobs,
-    json, live, logs, metrics, monitor, namespaces, nodes, plugins, scaling, search, servers, services, snapshot, tokens, ui,
-    variables,
+    agent, allocs, blocked, client, debug, deployments, evaluations, event_stream, events, exec,
+    fs, fs_stream, host, jobs, json, live, logs, metrics, monitor, namespaces, nodes, plugins,
+    scaling, search, servers, services, snapshot, tokens, ui, variables,
 };
 use crate::agent_log::AgentLog;
 use ostler_access::Tokens;

@@ -26,7 +26,7 @@ use super::access::Peer;
 use super::connection::{Serving, Stream};
 use super::drain::drained;
 use super::places::{Place, Places};
-use super::tls::ServerTls;
+use super::tls::ApiTls;
 use super::{ApiError, Faces, TcpFace};
 use ostler_access::Tokens;
 use ostler_model::clock;
@@ -110,8 +110,11 @@ pub(super) fn start(
         socket: socket.to_owned(),
         serving: Serving { router, leaving: leaving.clone() },
         refusal: Serving { router: refusal(), leaving: leaving.clone() },
-        places: Places::new(API_CONNECTIONS_MAX, None),
-        tcp_places: Places::new(API_TCP_CONNECTIONS_MAX, Some(API_TCP_PER_CLIENT_MAX)),
+        places: Places::new(within_files(API_CONNECTIONS_MAX, 3), None),
+        tcp_places: Places::new(
+            within_files(API_TCP_CONNECTIONS_MAX, 6),
+            Some(API_TCP_PER_CLIENT_MAX),
+        ),
         refusals: Arc::new(Semaphore::new(API_REFUSALS_MAX)),
         leaving: leaving.clone(),
         connections: JoinSet::new(),
@@ -131,7 +134,7 @@ fn refusal() -> Router {
         .layer(middleware::from_fn(drained))
 }
 
-fn bind_tcp(face: TcpFace) -> Result<(TcpListener, Option<ServerTls>), ApiError> {
+fn bind_tcp(face: TcpFace) -> Result<(TcpListener, Option<ApiTls>), ApiError> {
     let TcpFace { at, tls, .. } = face;
     let bound = std::net::TcpListener::bind(at).and_then(|listener| {
         listener.set_nonblocking(true)?;
@@ -167,7 +170,7 @@ fn bind(socket: &Path) -> Result<UnixListener, ApiError> {
 
 struct Acceptor {
     listener: UnixListener,
-    tcp: Option<(TcpListener, Option<ServerTls>)>,
+    tcp: Option<(TcpListener, Option<ApiTls>)>,
     socket: PathBuf,
     serving: Serving,
     refusal: Serving,
@@ -186,14 +189,8 @@ impl Acceptor {
                 biased;
                 () = self.leaving.cancelled() => break,
                 Some(_ended) = self.connections.join_next() => {}
-                accepted = self.listener.accept() => match accepted {
-                    Ok((stream, _)) => self.take(stream),
-                    Err(error) => not_accepted(&error).await,
-                },
-                accepted = accept(self.tcp.as_ref()) => match accepted {
-                    Ok((stream, from)) => self.take_tcp(stream, from),
-                    Err(error) => not_accepted(&error).await,
-                },
+                stream = accept(&self.listener) => self.take(stream),
+                (stream, from) = accept_tcp(self.tcp.as_ref()) => self.take_tcp(stream, from),
             }
         }
         self.end().await;
@@ -278,13 +275,32 @@ impl Acceptor {
     }
 }
 
-async fn accept(
-    tcp: Option<&(TcpListener, Option<ServerTls>)>,
-) -> std::io::Result<(TcpStream, SocketAddr)> {
-    match tcp {
-        Some((listener, _)) => listener.accept().await,
-        None => std::future::pending().await,
+/// The next one. What goes wrong with one listener holds up nothing of the other.
+async fn accept(listener: &UnixListener) -> UnixStream {
+    loop {
+        match listener.accept().await {
+            Ok((stream, _)) => return stream,
+            Err(error) => not_accepted(&error).await,
+        }
     }
+}
+
+async fn accept_tcp(tcp: Option<&(TcpListener, Option<ApiTls>)>) -> (TcpStream, SocketAddr) {
+    let Some((listener, _)) = tcp else { return std::future::pending().await };
+    loop {
+        match listener.accept().await {
+            Ok(accepted) => return accepted,
+            Err(error) => not_accepted(&error).await,
+        }
+    }
+}
+
+/// So many, and no more than a share of the files that this process may open: whoever else needs some has
+/// them, the socket before TCP.
+fn within_files(most: usize, share: u64) -> usize {
+    let files = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
+    let share = files.map_or(most, |files| usize::try_from(files / share).unwrap_or(most));
+    most.min(share).max(1)
 }
 
 async fn not_accepted(error: &std::io::Error) {

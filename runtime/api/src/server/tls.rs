@@ -7,6 +7,7 @@
 
 use std::fs::File;
 use std::io::{self, Read as _};
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, PoisonError, RwLock};
 
@@ -23,7 +24,7 @@ use ostler_model::limits::CLUSTER_PEM_BYTES_MAX;
 
 /// The files of the API's certificate.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ServerTlsFiles {
+pub struct ApiTlsFiles {
     /// Its chain (PEM).
     pub certificate: PathBuf,
     /// Its key (PEM).
@@ -34,7 +35,7 @@ pub struct ServerTlsFiles {
 
 /// Why the API has no TLS.
 #[derive(Debug, thiserror::Error)]
-pub enum ServerTlsError {
+pub enum ApiTlsError {
     /// A file cannot be read.
     #[error("cannot read {}", file.display())]
     Read {
@@ -71,23 +72,23 @@ pub enum ServerTlsError {
 
 /// TLS that is ready to be used. Clones share it.
 #[derive(Clone)]
-pub struct ServerTls {
-    files: ServerTlsFiles,
+pub struct ApiTls {
+    files: ApiTlsFiles,
     config: Arc<RwLock<Arc<ServerConfig>>>,
 }
 
-impl std::fmt::Debug for ServerTls {
+impl std::fmt::Debug for ApiTls {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("ServerTls").field("files", &self.files).finish_non_exhaustive()
+        f.debug_struct("ApiTls").field("files", &self.files).finish_non_exhaustive()
     }
 }
 
-impl ServerTls {
+impl ApiTls {
     /// Read the files.
     ///
     /// # Errors
     /// When a file cannot be read, or what it has not be used.
-    pub fn read(files: ServerTlsFiles) -> Result<Self, ServerTlsError> {
+    pub fn read(files: ApiTlsFiles) -> Result<Self, ApiTlsError> {
         let config = Arc::new(RwLock::new(Arc::new(config(&files)?)));
         Ok(Self { files, config })
     }
@@ -95,8 +96,8 @@ impl ServerTls {
     /// Read the files again: connections that begin from now on have what is in them.
     ///
     /// # Errors
-    /// As [`ServerTls::read`]; all stays as it was then.
-    pub fn reload(&self) -> Result<(), ServerTlsError> {
+    /// As [`ApiTls::read`]; all stays as it was then.
+    pub fn reload(&self) -> Result<(), ApiTlsError> {
         let read = Arc::new(config(&self.files)?);
         *self.config.write().unwrap_or_else(PoisonError::into_inner) = read;
         Ok(())
@@ -108,16 +109,16 @@ impl ServerTls {
     }
 }
 
-fn config(files: &ServerTlsFiles) -> Result<ServerConfig, ServerTlsError> {
+fn config(files: &ApiTlsFiles) -> Result<ServerConfig, ApiTlsError> {
     let provider = Arc::new(ring::default_provider());
-    let own = |source| ServerTlsError::Own { file: files.certificate.clone(), source };
+    let own = |source| ApiTlsError::Own { file: files.certificate.clone(), source };
     let config = ServerConfig::builder_with_provider(Arc::clone(&provider))
         .with_safe_default_protocol_versions()
         .map_err(own)?;
     let config = match &files.clients {
         None => config.with_no_client_auth(),
         Some(file) => {
-            let refused = |why: String| ServerTlsError::Clients { file: file.clone(), why };
+            let refused = |why: String| ApiTlsError::Clients { file: file.clone(), why };
             let mut roots = RootCertStore::empty();
             for certificate in certificates(file)? {
                 roots.add(certificate).map_err(|error| refused(error.to_string()))?;
@@ -129,21 +130,44 @@ fn config(files: &ServerTlsFiles) -> Result<ServerConfig, ServerTlsError> {
         }
     };
     let key = PrivateKeyDer::from_pem_slice(&bytes(&files.key)?)
-        .map_err(|_| ServerTlsError::Content { file: files.key.clone(), what: "key" })?;
+        .map_err(|_| ApiTlsError::Content { file: files.key.clone(), what: "key" })?;
     config.with_single_cert(certificates(&files.certificate)?, key).map_err(own)
 }
 
-fn certificates(file: &Path) -> Result<Vec<CertificateDer<'static>>, ServerTlsError> {
-    let content = || ServerTlsError::Content { file: file.to_owned(), what: "certificate" };
+fn certificates(file: &Path) -> Result<Vec<CertificateDer<'static>>, ApiTlsError> {
+    let content = || ApiTlsError::Content { file: file.to_owned(), what: "certificate" };
     let read: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&bytes(file)?).collect();
     let read = read.map_err(|_| content())?;
     if read.is_empty() { Err(content()) } else { Ok(read) }
 }
 
-fn bytes(file: &Path) -> Result<Vec<u8>, ServerTlsError> {
-    let failed = |source| ServerTlsError::Read { file: file.to_owned(), source };
+fn bytes(file: &Path) -> Result<Vec<u8>, ApiTlsError> {
+    let failed = |source| ApiTlsError::Read { file: file.to_owned(), source };
     let mut bytes = Vec::new();
-    let opened = File::open(file).map_err(failed)?;
+    // A pipe must not hold up the agent.
+    let flags = i32::try_from(rustix::fs::OFlags::NONBLOCK.bits()).unwrap_or_default();
+    let opened = File::options().read(true).custom_flags(flags).open(file).map_err(failed)?;
+    if !opened.metadata().map_err(failed)?.is_file() {
+        return Err(failed(io::Error::other("it is no file")));
+    }
     opened.take(CLUSTER_PEM_BYTES_MAX).read_to_end(&mut bytes).map_err(failed)?;
     Ok(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "tests")]
+
+    use super::*;
+
+    #[test]
+    fn a_pipe_in_place_of_a_certificate_holds_nothing_up() {
+        let dir = tempfile::tempdir().unwrap();
+        let pipe = dir.path().join("cert.pem");
+        let mode = rustix::fs::Mode::from_raw_mode(0o600);
+        rustix::fs::mknodat(rustix::fs::CWD, &pipe, rustix::fs::FileType::Fifo, mode, 0).unwrap();
+        let files = ApiTlsFiles { certificate: pipe.clone(), key: pipe, clients: None };
+        let error = ApiTls::read(files).unwrap_err();
+        assert!(matches!(error, ApiTlsError::Read { .. }), "{error}");
+    }
 }

@@ -19,7 +19,7 @@ use super::reply;
 use super::router::{Api, Shared};
 use ostler_access::{NewToken, ShownToken, TokenChange, TokenError};
 use ostler_jobspec::units::parse_duration;
-use ostler_model::access::{KeptToken, Level, Policy, Rights};
+use ostler_model::access::{AccessPolicy, KeptToken, Level, Rights};
 use ostler_wire::{AclPolicy, AclToken, AclTokenRequest};
 
 const MANAGEMENT: &str = "management";
@@ -56,7 +56,6 @@ async fn other(State(api): Shared) -> Result<Response, Failure> {
 async fn bootstrap(State(api): Shared, params: Params) -> Result<Response, Failure> {
     enabled(&api)?;
     let made = api.tokens.bootstrap().await?;
-    tracing::info!(accessor = %made.token.accessor, "the first token was made");
     answer(&params, &made.token, false, &made.secret)
 }
 
@@ -78,15 +77,16 @@ async fn create(State(api): Shared, params: Params, body: Body) -> Result<Respon
     let expires = match asked.expiration_ttl.as_str() {
         "" => None,
         text => {
-            let wanted = "a duration of at least a second, like 8h";
             let ttl = parse_duration(text).ok().filter(|ttl| *ttl >= TTL_MIN);
-            let ttl = ttl.ok_or_else(|| Failure::bad_param("ExpirationTTL", text, wanted))?;
+            let Some(ttl) = ttl else {
+                return wrong(
+                    "ExpirationTTL must be a duration of at least a second, like 8h".to_owned(),
+                );
+            };
             Some(api.clock.now().plus(ttl))
         }
     };
     let made = api.tokens.create(NewToken { name: asked.name, policies, expires }).await?;
-    let by = params.access().bearer().map(|bearer| bearer.token.accessor.to_string());
-    tracing::info!(accessor = %made.token.accessor, by, "a token was made");
     answer(&params, &made.token, false, &made.secret)
 }
 
@@ -110,12 +110,12 @@ async fn update(Asked { api, id, params }: Asked, body: Body) -> Result<Response
     enabled(&api)?;
     let asked: AclTokenRequest = read_body(body)?;
     if !asked.expiration_ttl.is_empty() {
-        let wanted = "left out: when a token ends is said when it is made";
-        return Err(Failure::bad_param("ExpirationTTL", &asked.expiration_ttl, wanted));
+        return wrong(
+            "when a token ends is said when it is made: leave ExpirationTTL out".to_owned(),
+        );
     }
     let policies = policies_of(&asked)?;
     let token = api.tokens.update(&id, TokenChange { name: asked.name, policies }).await?;
-    tracing::info!(accessor = %token.accessor, "a token was changed");
     answer(&params, &token, false, "")
 }
 
@@ -123,7 +123,6 @@ async fn update(Asked { api, id, params }: Asked, body: Body) -> Result<Response
 async fn delete(Asked { api, id, .. }: Asked) -> Result<Response, Failure> {
     enabled(&api)?;
     api.tokens.delete(&id).await?;
-    tracing::info!(accessor = id.chars().take(64).collect::<String>(), "a token was removed");
     Ok(reply::done())
 }
 
@@ -133,19 +132,30 @@ fn find(api: &Api, accessor: &str) -> Result<ShownToken, Failure> {
     found.ok_or(Failure::Token(TokenError::Unknown))
 }
 
+fn wrong<T>(what: String) -> Result<T, Failure> {
+    Err(Failure::BadRequest(what))
+}
+
 /// What is asked for a token.
-fn policies_of(asked: &AclTokenRequest) -> Result<Vec<Policy>, Failure> {
+fn policies_of(asked: &AclTokenRequest) -> Result<Vec<AccessPolicy>, Failure> {
+    if !asked.expiration_time.is_null() {
+        return wrong(
+            "ExpirationTime is not taken: give ExpirationTTL, a duration like 8h".to_owned(),
+        );
+    }
+    if asked.roles.as_array().map_or(!asked.roles.is_null(), |roles| !roles.is_empty()) {
+        return wrong("there are no roles here: give Policies".to_owned());
+    }
     match asked.kind.as_str() {
         MANAGEMENT if asked.policies.is_empty() => {
-            Ok(vec![Policy { level: Level::Admin, namespace: None }])
+            Ok(vec![AccessPolicy { level: Level::Admin, namespace: None }])
         }
-        MANAGEMENT => Err(Failure::bad_param(
-            "Policies",
-            &asked.policies.join(", "),
-            "left out: a management token may do everything",
-        )),
+        MANAGEMENT => wrong("a management token may do everything: leave Policies out".to_owned()),
         "" | CLIENT => asked.policies.iter().map(|text| Ok(text.parse()?)).collect(),
-        other => Err(Failure::bad_param("Type", other, "client or management")),
+        other => {
+            let shown: String = other.chars().take(64).collect();
+            wrong(format!("Type is {shown:?}; it must be client or management"))
+        }
     }
 }
 
@@ -183,7 +193,7 @@ fn shown<'a>(token: &'a KeptToken, configured: bool, secret: &'a str) -> AclToke
 /// `GET /v1/acl/policies`
 async fn policies(State(api): Shared, params: Params) -> Result<Response, Failure> {
     enabled(&api)?;
-    let all = Level::ALL.map(|level| of_level(Policy { level, namespace: None }));
+    let all = Level::ALL.map(|level| of_level(AccessPolicy { level, namespace: None }));
     let found: Vec<_> = all.iter().filter(|one| one.name.starts_with(params.prefix())).collect();
     reply::json(&params, &found)
 }
@@ -200,7 +210,7 @@ async fn fixed(State(api): Shared) -> Result<Response, Failure> {
     Err(Failure::FixedPolicies)
 }
 
-fn of_level(policy: Policy) -> AclPolicy {
+fn of_level(policy: AccessPolicy) -> AclPolicy {
     let what = match policy.level {
         Level::Read => "see jobs, allocations and events",
         Level::Submit => "the same, and change jobs, see logs, files and variables",

@@ -126,6 +126,7 @@ fn given(api: &Api, params: &Params, path: &str, body: &[u8]) -> Result<(VarKey,
     }
     let namespace = asked.or(named).unwrap_or(NAMESPACE);
     // That of the request was looked at before.
+    params.access().require(Level::Submit, namespace)?;
     if !api.agent.has_namespace(namespace) {
         return Err(Failure::other_namespace(namespace));
     }

@@ -7,8 +7,7 @@
 use axum::body::Body;
 use axum::extract::Request;
 use axum::http::header::{
-    CONNECTION, SEC_WEBSOCKET_ACCEPT, SEC_WEBSOCKET_KEY, SEC_WEBSOCKET_VERSION,
-    UPGRADE,
+    CONNECTION, SEC_WEBSOCKET_ACCEPT, SEC_WEBSOCKET_KEY, SEC_WEBSOCKET_VERSION, UPGRADE,
 };
 use axum::http::{HeaderName, StatusCode};
 use axum::response::Response;
@@ -17,8 +16,8 @@ use hyper_util::rt::TokioIo;
 use tokio_tungstenite::WebSocketStream;
 use tokio_tungstenite::tungstenite::protocol::Role;
 
-use super::error::Failure;
 use super::connection::Bounded;
+use super::error::Failure;
 use crate::websocket::{VERSION, accepted, config};
 
 /// A client's connection, after the upgrade.

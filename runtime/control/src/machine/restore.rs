@@ -53,8 +53,9 @@ impl Machine {
     ) {
         let RestoredNode { jobs, deployments, versions, .. } = &restored;
         let histories = histories(jobs, deployments, versions);
-        let RestoredNode { jobs, rebuilt, ended, allocs, assigned, ledger, own, scheduling, .. } =
-            restored;
+        let RestoredNode {
+            jobs, rebuilt, ended, allocs, assigned, ledger, own, scheduling, ..
+        } = restored;
         if own {
             let mut scheduling = scheduling;
             if scheduling.events.is_empty() {

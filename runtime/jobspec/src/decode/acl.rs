@@ -14,7 +14,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
 use crate::keys::{Context, Given, Texts, keys};
-use ostler_model::access::{AclConfig, ConfiguredToken, Policy, SecretSource};
+use ostler_model::access::{AccessPolicy, AclConfig, ConfiguredToken, SecretSource};
 use ostler_model::limits::{NAME_BYTES_MAX, TOKEN_POLICIES_MAX, TOKENS_MAX};
 
 keys! {
@@ -69,7 +69,7 @@ fn token(keys: TokenKeys, cx: &mut Context<'_>) -> Option<ConfiguredToken> {
     let (at, policies_at) = (keys.label.span, keys.policies.at);
     let mut policies = Vec::new();
     for (text, at) in keys.policies.value.into_iter().flatten() {
-        match text.parse::<Policy>() {
+        match text.parse::<AccessPolicy>() {
             Ok(policy) => policies.push(policy),
             Err(error) => cx.error(at, error.to_string()),
         }

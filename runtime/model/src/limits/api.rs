@@ -74,6 +74,12 @@ pub const TOKEN_POLICIES_MAX: usize = 32;
 pub const TOKEN_TEXT_BYTES_MAX: usize = 256;
 /// Shortest secret in a file of the configuration, bytes: below it one can be guessed.
 pub const TOKEN_SECRET_BYTES_MIN: usize = 16;
+/// Changes of tokens that wait for one another.
+pub const TOKEN_CHANGES_MAX: usize = 16;
+/// Sessions whose clients have not said yet who they are.
+pub const EXEC_HANDSHAKES_MAX: usize = 16;
+/// How long they may take to say it.
+pub const EXEC_HANDSHAKE_WALL_MAX: Duration = Duration::from_secs(5);
 /// Longest that a change of tokens waits for the disk.
 pub const TOKEN_WRITE_WALL_MAX: Duration = Duration::from_secs(10);
 /// Names by which the API may be asked for, of the configuration.

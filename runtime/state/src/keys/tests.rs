@@ -124,7 +124,7 @@ fn belongs(prefix: &Prefix, key: &Key) -> bool {
         Prefix::Plugins => matches!(key, Key::PluginHandle(_)),
         Prefix::Node => {
             matches!(key, Key::NodeRegistration | Key::NodeBoot | Key::NodeScheduling)
-        },
+        }
         Prefix::Managers => matches!(key, Key::DriverManager | Key::DeviceManager),
         Prefix::Jobs => matches!(key, Key::Job(_)) || beside(key).is_some(),
         Prefix::BesideJob(job) => beside(key) == Some(job),

@@ -23,7 +23,9 @@ use std::fmt;
 use std::str::FromStr;
 
 use super::{EndedBlock, Key, MetaItem, Prefix};
-use ostler_model::ids::{AllocId, GroupName, JobId, NameError, Namespace, NotNamespace, PluginName, TaskName};
+use ostler_model::ids::{
+    AllocId, GroupName, JobId, NameError, Namespace, NotNamespace, PluginName, TaskName,
+};
 use ostler_model::vars::{VarKey, VarPathError};
 
 /// Why a text is not a key.

@@ -221,9 +221,11 @@ async fn of_servers(api: &mut Recorder) {
 
 /// An agent that asks for no tokens.
 async fn of_tokens(api: &mut Recorder) {
-    api.gets(&["/v1/acl/tokens", "/v1/acl/token/self", "/v1/acl/token/none", "/v1/acl/policies"]).await;
+    api.gets(&["/v1/acl/tokens", "/v1/acl/token/self", "/v1/acl/token/none", "/v1/acl/policies"])
+        .await;
     api.gets(&["/v1/acl/policy/read", "/v1/acl/roles"]).await;
-    for path in ["/v1/acl/bootstrap", "/v1/acl/token", "/v1/acl/token/none", "/v1/acl/policy/read"] {
+    for path in ["/v1/acl/bootstrap", "/v1/acl/token", "/v1/acl/token/none", "/v1/acl/policy/read"]
+    {
         api.put(path, json!({})).await;
     }
     for path in ["/v1/acl/token/none", "/v1/acl/policy/read"] {

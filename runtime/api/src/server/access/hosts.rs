@@ -30,8 +30,10 @@ impl Hosts {
 /// Is a page of this origin one of the host that is asked?
 pub(super) fn is_of(origin: &str, host: &str) -> bool {
     let origin = origin.parse::<Uri>().ok();
+    let web =
+        origin.as_ref().and_then(Uri::scheme_str).is_some_and(|of| ["http", "https"].contains(&of));
     let authority = origin.as_ref().and_then(Uri::authority).map(Authority::as_str);
-    authority.is_some_and(|own| own.eq_ignore_ascii_case(host))
+    web && authority.is_some_and(|own| own.eq_ignore_ascii_case(host))
 }
 
 #[cfg(test)]
@@ -56,7 +58,15 @@ mod tests {
     fn a_page_is_of_the_host_and_port_that_it_came_from() {
         assert!(is_of("http://127.0.0.1:4646", "127.0.0.1:4646"));
         assert!(is_of("https://node1.example", "Node1.example"));
-        for origin in ["null", "", "http://127.0.0.1:8080", "http://evil.example", "file://"] {
+        for origin in [
+            "null",
+            "",
+            "127.0.0.1:4646",
+            "x://127.0.0.1:4646",
+            "http://127.0.0.1:8080",
+            "http://evil.example",
+            "file://",
+        ] {
             assert!(!is_of(origin, "127.0.0.1:4646"), "{origin}");
         }
     }

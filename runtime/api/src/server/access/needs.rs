@@ -46,7 +46,7 @@ const OF_OTHERS: [&str; 5] =
 /// What a request of this method for this path, as the router names it, needs; none where that was never
 /// decided.
 pub(super) fn need(method: &Method, path: &str) -> Option<Need> {
-    let reads = method == Method::GET;
+    let reads = method == Method::GET || method == Method::HEAD;
     let by = |read, write, scope| Need::Level(if reads { read } else { write }, scope);
     Some(match path {
         "/" | "/ui" | "/ui/" | "/ui/{*path}" | "/v1/agent/health" => Need::Open,
@@ -87,13 +87,8 @@ pub(super) fn need(method: &Method, path: &str) -> Option<Need> {
         "/v1/client/gc" | "/v1/system/gc" | "/v1/agent/monitor" | "/v1/ostler/log" => {
             Need::Level(Operate, Node)
         }
-        "/v1/nodes"
-        | "/v1/node/{id}"
-        | "/v1/node/{id}/allocations"
-        | "/v1/client/stats"
-        | "/v1/metrics"
-        | "/v1/agent/self"
-        | "/v1/plugins"
+        _ if path.starts_with("/v1/node/") => by(Read, Operate, Node),
+        "/v1/nodes" | "/v1/client/stats" | "/v1/metrics" | "/v1/agent/self" | "/v1/plugins"
         | "/v1/volumes" => by(Read, Admin, Node),
         _ if path.starts_with("/v1/ostler/job/") => by(Read, Submit, Named),
         _ if path.starts_with("/v1/ostler/") => by(Read, Operate, Node),

@@ -325,7 +325,13 @@ fn the_node_has_nomads_shapes() {
     let mut scheduling = NodeScheduling::default();
     scheduling.note(NodeEvent { at, index: 3, kind: NodeEventKind::Registered });
     let view = node();
-    let status = NodeStatus { status: "ready", description: "", index: 9, created: 7, scheduling: &scheduling };
+    let status = NodeStatus {
+        status: "ready",
+        description: "",
+        index: 9,
+        created: 7,
+        scheduling: &scheduling,
+    };
     for resources in [false, true] {
         compare("node stub list", &json!([value(node::stub(&view, status, resources))]));
     }
