@@ -16,11 +16,12 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use ostler_api::server;
+use ostler_api::server::{self, Faces};
 use ostler_benches::live::{LiveAgent, job, own_child};
 use ostler_benches::machine::{BenchDir, print_facts, runtime, scaled, show};
 use ostler_benches::percentiles::{micros, number, quantile, size};
 use ostler_benches::promise::Promises;
+use ostler_model::access::AclConfig;
 use ostler_model::clock::Stopwatch;
 use serde_json::Value;
 use tokio_util::sync::CancellationToken;
@@ -40,8 +41,10 @@ fn main() -> ExitCode {
     let agent = runtime.block_on(LiveAgent::start(&data, &dir.path().join("code")));
     let socket = dir.path().join("api.sock");
     let stop = CancellationToken::new();
+    let tokens = agent.handle.tokens(&AclConfig::default()).expect("there are no tokens");
+    let faces = Faces { socket: &socket, tcp: None, tokens };
     let served = runtime.block_on(async {
-        server::serve(agent.handle.clone(), &socket, stop.clone()).expect("the API is served")
+        server::serve(agent.handle.clone(), faces, stop.clone()).expect("the API is served")
     });
     let mut promises = Promises::default();
     let mut there = 0;

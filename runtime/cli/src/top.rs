@@ -35,7 +35,8 @@ const LOOK_WAIT: Duration = Duration::from_secs(10);
 /// Show it until somebody ends it, or print it once.
 pub(super) async fn run(args: &TopArgs, terminal: &Terminal) -> Result<Exit, Stop> {
     let client = connect::connect(&args.at)?;
-    if !args.once && !args.json && !(terminal.stdout && screen::has_keys()) {
+    let shows = args.once || args.json || (terminal.stdout && screen::has_keys());
+    if !shows {
         return Err(Stop::Wrong(
             "ostler top needs a terminal for its input and output; --once and --json print what it shows".to_owned(),
         ));

@@ -197,7 +197,7 @@ mod tests {
         }
         assert_eq!(seen(&ring, 0), [(2, "b", 1), (3, "c", 1)]);
         assert!(
-            ring.after(1).1 == false && !ring.after(0).1,
+            !ring.after(1).1 && !ring.after(0).1,
             "read up to what is gone, or from the beginning"
         );
         ring.add(noted("x", "d"), at(4));

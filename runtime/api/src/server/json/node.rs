@@ -210,7 +210,6 @@ fn given(node: &NodeView) -> NodeResources<'_> {
         node_networks: Some(vec![node_network(node, &network)]),
         networks: vec![network],
         devices: node.devices.iter().map(devices).collect(),
-        ..NodeResources::default()
     }
 }
 
