@@ -1,4 +1,4 @@
-//! The agent's HTTP API on a unix socket: Nomad's paths, JSON shapes, headers and units.
+//! The agent's HTTP API on a unix socket, and perhaps TCP: Nomad's paths, JSON shapes, headers and units.
 //!
 //! [`server`] answers for an agent of this process; [`client`] asks the agent of another one, and knows
 //! nothing of agents but this API. The bodies of both are the types of `ostler-wire`. Neither decides
@@ -6,6 +6,7 @@
 
 pub mod agent_log;
 pub mod client;
+mod duplex;
 pub mod server;
 mod websocket;
 

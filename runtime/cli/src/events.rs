@@ -149,7 +149,7 @@ pub(super) async fn monitor(args: &MonitorArgs, terminal: &Terminal) -> Result<E
     let path = format!(
         "/v1/agent/monitor?plain=true&log_json={}&log_level={}",
         args.json,
-        args.log_level.as_str()
+        args.log_level.name()
     );
     let work = async {
         // Begun before the last lines are read: of a line that comes between there are rather two.

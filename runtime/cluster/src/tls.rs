@@ -5,21 +5,17 @@
 //! region ─► the name a server must have: `server.REGION.nomad`
 //! ```
 
-use std::fs::File;
-use std::io::{self, Read as _};
-use std::os::unix::fs::OpenOptionsExt as _;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 
-use ostler_model::limits::CLUSTER_PEM_BYTES_MAX;
+use ostler_pem::{self as pem, PemError, certificates};
 use tokio_rustls::TlsConnector;
 use tokio_rustls::rustls::client::WebPkiServerVerifier;
 use tokio_rustls::rustls::client::danger::{
     HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier,
 };
 use tokio_rustls::rustls::crypto::ring;
-use tokio_rustls::rustls::pki_types::pem::PemObject;
-use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
+use tokio_rustls::rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use tokio_rustls::rustls::{
     CertificateError, ClientConfig, DigitallySignedStruct, Error, RootCertStore, SignatureScheme,
 };
@@ -39,22 +35,9 @@ pub struct TlsFiles {
 /// Why there is no TLS.
 #[derive(Debug, thiserror::Error)]
 pub enum TlsError {
-    /// A file cannot be read.
-    #[error("cannot read {}", file.display())]
-    Read {
-        /// Which.
-        file: PathBuf,
-        /// Why.
-        source: io::Error,
-    },
-    /// A file has something else in it.
-    #[error("{} has no {what} (PEM) that can be read", file.display())]
-    Content {
-        /// Which.
-        file: PathBuf,
-        /// What it should have.
-        what: &'static str,
-    },
+    /// A file gives no certificate or key.
+    #[error(transparent)]
+    Pem(#[from] PemError),
     /// The certificate and the key are not one.
     #[error("the certificate {} cannot be used with its key", file.display())]
     Own {
@@ -127,7 +110,7 @@ pub(super) fn client_config(files: &TlsFiles) -> Result<ClientConfig, TlsError> 
         None => Ok(config.with_no_client_auth()),
         Some((chain, key)) => {
             let own = |source| TlsError::Own { file: chain.clone(), source };
-            config.with_client_auth_cert(certificates(chain)?, key_of(key)?).map_err(own)
+            config.with_client_auth_cert(certificates(chain)?, pem::key(key)?).map_err(own)
         }
     }
 }
@@ -146,40 +129,6 @@ pub(super) fn unusable(
     source: Box<dyn std::error::Error + Send + Sync>,
 ) -> TlsError {
     TlsError::Authorities { file: files.authorities.clone(), source }
-}
-
-/// A file's bytes.
-fn pem(file: &Path) -> Result<Vec<u8>, TlsError> {
-    let failed = |source| TlsError::Read { file: file.to_owned(), source };
-    let mut bytes = Vec::new();
-    let opened = regular(file).map_err(failed)?;
-    opened.take(CLUSTER_PEM_BYTES_MAX + 1).read_to_end(&mut bytes).map_err(failed)?;
-    if u64::try_from(bytes.len()).is_ok_and(|length| length > CLUSTER_PEM_BYTES_MAX) {
-        let why = format!("it has more than {CLUSTER_PEM_BYTES_MAX} bytes");
-        return Err(failed(io::Error::other(why)));
-    }
-    Ok(bytes)
-}
-
-/// A file that ends: a pipe that nobody writes to would be waited for.
-fn regular(file: &Path) -> io::Result<File> {
-    let flags = i32::try_from(rustix::fs::OFlags::NONBLOCK.bits()).unwrap_or(0);
-    let opened = File::options().read(true).custom_flags(flags).open(file)?;
-    match opened.metadata()?.is_file() {
-        true => Ok(opened),
-        false => Err(io::Error::other("it is no regular file")),
-    }
-}
-
-pub(super) fn certificates(file: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {
-    let read: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&pem(file)?).collect();
-    let found = read.ok().filter(|found| !found.is_empty());
-    found.ok_or_else(|| TlsError::Content { file: file.to_owned(), what: "certificate" })
-}
-
-pub(super) fn key_of(file: &Path) -> Result<PrivateKeyDer<'static>, TlsError> {
-    PrivateKeyDer::from_pem_slice(&pem(file)?)
-        .map_err(|_| TlsError::Content { file: file.to_owned(), what: "private key" })
 }
 
 /// Asks for everything but the name.

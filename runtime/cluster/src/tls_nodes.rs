@@ -14,9 +14,8 @@ use tokio_rustls::rustls::pki_types::ServerName;
 use tokio_rustls::rustls::server::{ParsedCertificate, WebPkiClientVerifier};
 use tokio_rustls::{TlsAcceptor, TlsConnector};
 
-use super::tls::{
-    TlsError, TlsFiles, certificates, client_config, key_of, name_in, roots, unusable,
-};
+use super::tls::{TlsError, TlsFiles, client_config, name_in, roots, unusable};
+use ostler_pem::{self as pem, certificates};
 
 /// TLS between nodes, ready to be used.
 #[derive(Clone)]
@@ -65,7 +64,7 @@ impl NodeTls {
             .with_safe_default_protocol_versions()
             .map_err(|error| unusable(files, error.into()))?
             .with_client_cert_verifier(verifier)
-            .with_single_cert(own_chain, key_of(key)?)
+            .with_single_cert(own_chain, pem::key(key)?)
             .map_err(own)?;
         let acceptor = Some(TlsAcceptor::from(Arc::new(config)));
         Ok(Self { connector, name, acceptor, is_named })

@@ -127,13 +127,7 @@ impl BlockedProblem {
         if self.text_of("/driver") == "raw_exec" {
             next.push("driver = \"exec\", or plugin \"raw_exec\" { enabled = true } in the agent's configuration".to_owned());
         }
-        let refused = self.data.pointer("/refused").and_then(Value::as_object);
-        next.extend(
-            refused
-                .into_iter()
-                .flatten()
-                .map(|(name, _)| format!("ostler explain {name} says why that plugin is refused")),
-        );
+        next.extend(self.refused_plugins());
         if next.is_empty() {
             next.push("load a plugin that is this driver (ostler plugin list)".to_owned());
         }
@@ -180,14 +174,15 @@ impl BlockedProblem {
         if !offered {
             next.push(format!("load a device plugin that offers {request}, or ask for a device that is there (ostler device list)"));
         }
-        let refused = self.data.pointer("/refused").and_then(Value::as_object);
-        next.extend(
-            refused
-                .into_iter()
-                .flatten()
-                .map(|(name, _)| format!("ostler explain {name} says why that plugin is refused")),
-        );
+        next.extend(self.refused_plugins());
         next
+    }
+
+    /// Where to look for each plugin that is there and refused.
+    fn refused_plugins(&self) -> impl Iterator<Item = String> {
+        let refused = self.data.pointer("/refused").and_then(Value::as_object);
+        let names = refused.into_iter().flat_map(|all| all.keys());
+        names.map(|name| format!("ostler explain {name} says why that plugin is refused"))
     }
 }
 

@@ -4,21 +4,15 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpStream, UnixStream};
 use tokio_rustls::TlsConnector;
 use tokio_rustls::rustls::crypto::ring;
-use tokio_rustls::rustls::pki_types::pem::PemObject as _;
-use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
+use tokio_rustls::rustls::pki_types::ServerName;
 use tokio_rustls::rustls::{ClientConfig, RootCertStore};
 
 use super::AgentAt;
-use ostler_model::limits::CLUSTER_PEM_BYTES_MAX;
-
-/// What a connection is made of.
-pub(super) trait Duplex: AsyncRead + AsyncWrite + Send + Unpin {}
-
-impl<S: AsyncRead + AsyncWrite + Send + Unpin> Duplex for S {}
+use crate::duplex::Duplex;
+use ostler_pem::{self as pem, PemError, certificates};
 
 /// How an agent is known over TLS, and who asks.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -34,22 +28,9 @@ pub struct ClientTlsFiles {
 /// Why there is no TLS.
 #[derive(Debug, thiserror::Error)]
 pub enum ClientTlsError {
-    /// A file cannot be read.
-    #[error("cannot read {}", file.display())]
-    Read {
-        /// Which.
-        file: PathBuf,
-        /// Why.
-        source: io::Error,
-    },
-    /// A file has something else in it.
-    #[error("{} has no {what} (PEM) that can be read", file.display())]
-    Content {
-        /// Which.
-        file: PathBuf,
-        /// What it should have.
-        what: &'static str,
-    },
+    /// A file gives no certificate or key.
+    #[error(transparent)]
+    Pem(#[from] PemError),
     /// The system's authorities are missing.
     #[error("this system has no authorities that vouch for servers; give --ca-cert FILE")]
     NoAuthorities,
@@ -85,9 +66,7 @@ impl ClientTls {
         let config = match &files.own {
             None => config.with_no_client_auth(),
             Some((certificate, key)) => {
-                let content = || ClientTlsError::Content { file: key.clone(), what: "key" };
-                let read = PrivateKeyDer::from_pem_slice(&bytes(key)?).map_err(|_| content())?;
-                let own = config.with_client_auth_cert(certificates(certificate)?, read);
+                let own = config.with_client_auth_cert(certificates(certificate)?, pem::key(key)?);
                 own.map_err(|error| unusable(&error))?
             }
         };
@@ -134,20 +113,4 @@ fn roots(authorities: Option<&Path>) -> Result<RootCertStore, ClientTlsError> {
         }
     }
     Ok(roots)
-}
-
-fn certificates(file: &Path) -> Result<Vec<CertificateDer<'static>>, ClientTlsError> {
-    let content = || ClientTlsError::Content { file: file.to_owned(), what: "certificate" };
-    let read: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&bytes(file)?).collect();
-    let read = read.map_err(|_| content())?;
-    if read.is_empty() { Err(content()) } else { Ok(read) }
-}
-
-fn bytes(file: &Path) -> Result<Vec<u8>, ClientTlsError> {
-    use io::Read as _;
-    let failed = |source| ClientTlsError::Read { file: file.to_owned(), source };
-    let mut bytes = Vec::new();
-    let opened = std::fs::File::open(file).map_err(failed)?;
-    opened.take(CLUSTER_PEM_BYTES_MAX).read_to_end(&mut bytes).map_err(failed)?;
-    Ok(bytes)
 }

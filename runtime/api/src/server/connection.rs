@@ -13,18 +13,14 @@ use hyper::server::conn::http1;
 use hyper::service::Service;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
-use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::io::AsyncWrite;
 use tokio_io_timeout::TimeoutWriter;
 use tokio_util::sync::CancellationToken;
 
 use super::access::Peer;
 use super::places::{Busy, Place};
+use crate::duplex::Duplex;
 use ostler_model::limits::{API_HEADER_BYTES_MAX, API_HEADER_WALL_MAX, API_WRITE_WALL_MAX};
-
-/// What a connection is made of: a socket, or TLS over one.
-pub(super) trait Duplex: AsyncRead + AsyncWrite + Send + Unpin {}
-
-impl<S: AsyncRead + AsyncWrite + Send + Unpin> Duplex for S {}
 
 /// A client's stream.
 pub(super) type Stream = Box<dyn Duplex>;

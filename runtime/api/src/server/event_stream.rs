@@ -30,13 +30,14 @@ use super::json::job::{Seen as SeenJob, full as full_job, waits_for};
 use super::logs::place;
 use super::nodes;
 use super::params::Params;
+use super::reply;
 use super::router::{Api, Shared};
+use super::wait::{self, Grown};
 use ostler_agent::{ChangeOf, NotedChange};
 use ostler_model::access::Level;
 use ostler_model::alloc::DesiredStatus;
-use ostler_model::clock;
 use ostler_model::ids::{AllocId, JobId};
-use ostler_model::limits::{API_HEARTBEAT, API_TOPICS_MAX};
+use ostler_model::limits::API_TOPICS_MAX;
 use ostler_model::scheduling::NodeEventKind;
 
 /// Changes that are looked at in one go.
@@ -175,12 +176,8 @@ impl Stream {
                 }
                 continue;
             }
-            let leaving = self.api.leaving.clone();
-            let grown = clock::timeout(API_HEARTBEAT, self.grown.changed());
-            match leaving.run_until_cancelled(grown).await? {
-                Some(Ok(())) => {}
-                Some(Err(_)) => return None,
-                None => return Some(Ok(Bytes::from_static(b"{}\n"))),
+            if let Grown::Not = wait::grown(&self.api, &mut self.grown).await? {
+                return Some(Ok(Bytes::from_static(b"{}\n")));
             }
         }
     }
@@ -195,12 +192,7 @@ impl Stream {
                 None => lines.push(Line { index: event.index, events: vec![event] }),
             }
         }
-        let text = |line: &Line| {
-            let mut text = serde_json::to_vec(line).map_err(io::Error::other)?;
-            text.push(b'\n');
-            Ok(text.into())
-        };
-        lines.iter().map(text).collect()
+        lines.iter().map(reply::line).collect()
     }
 
     fn events_of(&self, change: &NotedChange) -> Vec<Event> {

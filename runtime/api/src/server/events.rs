@@ -23,9 +23,8 @@ use super::logs::place;
 use super::params::Params;
 use super::reply;
 use super::router::{Api, Shared};
+use super::wait::{self, Grown};
 use ostler_agent::{EventTopic, EventsWanted, KeptEvent};
-use ostler_model::clock;
-use ostler_model::limits::API_HEARTBEAT;
 use ostler_model::time::Timestamp;
 
 /// `GET /v1/ostler/events`
@@ -99,23 +98,16 @@ impl Follower {
                 self.lines.push_back(Bytes::from_static(b"{\"missed\":true}\n"));
             }
             for event in seen.events.iter().filter(|event| visible(&self.params, event)) {
-                match serde_json::to_vec(event) {
-                    Ok(mut line) => {
-                        line.push(b'\n');
-                        self.lines.push_back(line.into());
-                    }
-                    Err(error) => return Some(Err(io::Error::other(error))),
+                match reply::line(event) {
+                    Ok(line) => self.lines.push_back(line),
+                    Err(error) => return Some(Err(error)),
                 }
             }
             if !self.lines.is_empty() {
                 continue;
             }
-            let leaving = self.api.leaving.clone();
-            let grown = clock::timeout(API_HEARTBEAT, self.grown.changed());
-            match leaving.run_until_cancelled(grown).await? {
-                Some(Ok(())) => {}
-                Some(Err(_)) => return None,
-                None => return Some(Ok(Bytes::from_static(b"{}\n"))),
+            if let Grown::Not = wait::grown(&self.api, &mut self.grown).await? {
+                return Some(Ok(Bytes::from_static(b"{}\n")));
             }
         }
     }

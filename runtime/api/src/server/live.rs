@@ -28,6 +28,7 @@ use super::error::Failure;
 use super::host;
 use super::logs::place;
 use super::nodes;
+use super::reply;
 use super::router::{Api, Shared};
 use ostler_agent::{ChangeOf, DeviceGroupReport, PluginStatusReport};
 use ostler_model::clock::{self, Stopwatch};
@@ -109,12 +110,6 @@ impl<'a> Line<'a> {
         let lists = devices.is_empty() && plugins.is_empty() && gone.is_empty();
         node.is_none() && used.is_none() && lists && !read_again
     }
-
-    fn text(&self) -> io::Result<Bytes> {
-        let mut text = serde_json::to_vec(self).map_err(io::Error::other)?;
-        text.push(b'\n');
-        Ok(text.into())
-    }
 }
 
 /// The entries that are new or other ones, and nothing for each that is gone.
@@ -182,7 +177,7 @@ impl Stream {
             };
             let short = self.short();
             let line = Line::between(self.told.as_deref(), &now, short);
-            let text = (!line.is_empty()).then(|| line.text());
+            let text = (!line.is_empty()).then(|| reply::line(&line));
             self.told = Some(now);
             match text {
                 Some(text) => return Some(text),
@@ -259,7 +254,8 @@ mod tests {
     }
 
     fn said(told: Option<&Seen>, now: &Seen) -> Value {
-        serde_json::from_slice(&Line::between(told, now, Short::default()).text().unwrap()).unwrap()
+        serde_json::from_slice(&reply::line(&Line::between(told, now, Short::default())).unwrap())
+            .unwrap()
     }
 
     #[test]

@@ -1,6 +1,8 @@
 //! Answers: JSON with Nomad's headers.
 
-use axum::body::Body;
+use std::io;
+
+use axum::body::{Body, Bytes};
 use axum::http::header::CONTENT_TYPE;
 use axum::http::{HeaderName, HeaderValue, StatusCode};
 use axum::response::{IntoResponse as _, Response};
@@ -22,6 +24,13 @@ pub(super) fn json<T: Serialize + ?Sized>(params: &Params, value: &T) -> Result<
     let text = text.map_err(|error| Failure::Internal(error.to_string()))?;
     let kind = (CONTENT_TYPE, HeaderValue::from_static("application/json"));
     Ok((StatusCode::OK, [kind], Body::from(text)).into_response())
+}
+
+/// A value as one line of JSON, for streams.
+pub(super) fn line<T: Serialize + ?Sized>(value: &T) -> io::Result<Bytes> {
+    let mut text = serde_json::to_vec(value).map_err(io::Error::other)?;
+    text.push(b'\n');
+    Ok(text.into())
 }
 
 /// A page of a list, and the token by which the next one is asked for.

@@ -5,22 +5,18 @@
 //!            └─ reload: the next connection has the new one; what cannot be read changes nothing
 //! ```
 
-use std::fs::File;
-use std::io::{self, Read as _};
-use std::os::unix::fs::OpenOptionsExt as _;
-use std::path::{Path, PathBuf};
+use std::io;
+use std::path::PathBuf;
 use std::sync::{Arc, PoisonError, RwLock};
 
 use tokio::net::TcpStream;
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::rustls::crypto::ring;
-use tokio_rustls::rustls::pki_types::pem::PemObject as _;
-use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use tokio_rustls::rustls::server::WebPkiClientVerifier;
 use tokio_rustls::rustls::{self, RootCertStore, ServerConfig};
 use tokio_rustls::server::TlsStream;
 
-use ostler_model::limits::CLUSTER_PEM_BYTES_MAX;
+use ostler_pem::{self as pem, PemError, certificates};
 
 /// The files of the API's certificate.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -36,22 +32,9 @@ pub struct ApiTlsFiles {
 /// Why the API has no TLS.
 #[derive(Debug, thiserror::Error)]
 pub enum ApiTlsError {
-    /// A file cannot be read.
-    #[error("cannot read {}", file.display())]
-    Read {
-        /// Which.
-        file: PathBuf,
-        /// Why.
-        source: io::Error,
-    },
-    /// A file has something else in it.
-    #[error("{} has no {what} (PEM) that can be read", file.display())]
-    Content {
-        /// Which.
-        file: PathBuf,
-        /// What it should have.
-        what: &'static str,
-    },
+    /// A file gives no certificate or key.
+    #[error(transparent)]
+    Pem(#[from] PemError),
     /// The certificate and the key are not one, or not to be used.
     #[error("the certificate {} cannot be used with its key", file.display())]
     Own {
@@ -129,29 +112,7 @@ fn config(files: &ApiTlsFiles) -> Result<ServerConfig, ApiTlsError> {
             config.with_client_cert_verifier(verifier)
         }
     };
-    let key = PrivateKeyDer::from_pem_slice(&bytes(&files.key)?)
-        .map_err(|_| ApiTlsError::Content { file: files.key.clone(), what: "key" })?;
-    config.with_single_cert(certificates(&files.certificate)?, key).map_err(own)
-}
-
-fn certificates(file: &Path) -> Result<Vec<CertificateDer<'static>>, ApiTlsError> {
-    let content = || ApiTlsError::Content { file: file.to_owned(), what: "certificate" };
-    let read: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&bytes(file)?).collect();
-    let read = read.map_err(|_| content())?;
-    if read.is_empty() { Err(content()) } else { Ok(read) }
-}
-
-fn bytes(file: &Path) -> Result<Vec<u8>, ApiTlsError> {
-    let failed = |source| ApiTlsError::Read { file: file.to_owned(), source };
-    let mut bytes = Vec::new();
-    // A pipe must not hold up the agent.
-    let flags = i32::try_from(rustix::fs::OFlags::NONBLOCK.bits()).unwrap_or_default();
-    let opened = File::options().read(true).custom_flags(flags).open(file).map_err(failed)?;
-    if !opened.metadata().map_err(failed)?.is_file() {
-        return Err(failed(io::Error::other("it is no file")));
-    }
-    opened.take(CLUSTER_PEM_BYTES_MAX).read_to_end(&mut bytes).map_err(failed)?;
-    Ok(bytes)
+    config.with_single_cert(certificates(&files.certificate)?, pem::key(&files.key)?).map_err(own)
 }
 
 #[cfg(test)]
@@ -168,6 +129,6 @@ mod tests {
         rustix::fs::mknodat(rustix::fs::CWD, &pipe, rustix::fs::FileType::Fifo, mode, 0).unwrap();
         let files = ApiTlsFiles { certificate: pipe.clone(), key: pipe, clients: None };
         let error = ApiTls::read(files).unwrap_err();
-        assert!(matches!(error, ApiTlsError::Read { .. }), "{error}");
+        assert!(matches!(error, ApiTlsError::Pem(PemError::Read { .. })), "{error}");
     }
 }

@@ -15,7 +15,7 @@ use super::params::{Params, Wait};
 use super::reply;
 use super::router::Api;
 use ostler_model::clock;
-use ostler_model::limits::API_LOOK_INTERVAL;
+use ostler_model::limits::{API_HEARTBEAT, API_LOOK_INTERVAL};
 
 /// Something read from the agent.
 pub(super) struct Found<V> {
@@ -23,6 +23,23 @@ pub(super) struct Found<V> {
     pub index: u64,
     /// It, or why there is none.
     pub value: Result<V, Failure>,
+}
+
+/// What came of waiting for more to be told.
+pub(super) enum Grown {
+    /// There is more.
+    More,
+    /// There was none for [`API_HEARTBEAT`]: whoever listens hears a sign of life.
+    Not,
+}
+
+/// Wait until a stream has more to tell; none when the agent leaves.
+pub(super) async fn grown(api: &Api, changes: &mut watch::Receiver<u64>) -> Option<Grown> {
+    let changed = clock::timeout(API_HEARTBEAT, changes.changed());
+    match api.leaving.run_until_cancelled(changed).await? {
+        Some(changed) => changed.ok().map(|()| Grown::More),
+        None => Some(Grown::Not),
+    }
 }
 
 /// Answer a query with what `look` finds, when it is as new as the client wants it.

@@ -117,7 +117,7 @@ pub(crate) enum LogFormat {
     Json,
 }
 
-fn log_level(text: &str) -> Result<LogLevel, String> {
+pub(super) fn log_level(text: &str) -> Result<LogLevel, String> {
     LogLevel::of(text).ok_or_else(|| "trace, debug, info, warn or error".to_owned())
 }
 

@@ -1,8 +1,10 @@
 //! `ostler events` and `ostler monitor`
 
-use clap::{Args, ValueEnum};
+use clap::Args;
 
+use super::agent::log_level;
 use super::client::{AddressArgs, examples};
+use ostler_model::log_config::LogLevel;
 
 /// `ostler events`.
 #[derive(Debug, Args)]
@@ -78,8 +80,8 @@ Examples:
 ")
 )]
 pub(crate) struct MonitorArgs {
-    /// What is logged from here on
-    #[arg(long, value_name = "LEVEL", default_value = "info")]
+    /// What is logged from here on: trace, debug, info, warn or error
+    #[arg(long, value_name = "LEVEL", default_value = "info", value_parser = log_level)]
     pub log_level: LogLevel,
 
     /// Begin with so many of the last lines that the agent keeps
@@ -92,32 +94,4 @@ pub(crate) struct MonitorArgs {
 
     #[command(flatten)]
     pub agent: AddressArgs,
-}
-
-/// How much is logged.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum LogLevel {
-    /// Failures
-    Error,
-    /// And what is not as it should be
-    Warn,
-    /// And what the agent does
-    Info,
-    /// And why
-    Debug,
-    /// Everything
-    Trace,
-}
-
-impl LogLevel {
-    /// As the API has it.
-    pub(crate) const fn as_str(self) -> &'static str {
-        match self {
-            Self::Error => "error",
-            Self::Warn => "warn",
-            Self::Info => "info",
-            Self::Debug => "debug",
-            Self::Trace => "trace",
-        }
-    }
 }
