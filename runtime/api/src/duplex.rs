@@ -1,0 +1,8 @@
+//! What connections of the server and of the client are made of.
+
+use tokio::io::{AsyncRead, AsyncWrite};
+
+/// A socket, or TLS over one.
+pub(crate) trait Duplex: AsyncRead + AsyncWrite + Send + Unpin {}
+
+impl<S: AsyncRead + AsyncWrite + Send + Unpin> Duplex for S {}
