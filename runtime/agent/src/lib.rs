@@ -83,6 +83,8 @@ use ostler_state::{StateError, StateStore, holder as lock_holder};
 pub use catalogue::{
     ObtainError, PluginEntry, PluginStatus, PullReport, SignatureReport, VerifyReport, pull, verify,
 };
+pub use ostler_artifact::registry::PullProgress;
+
 pub use device_report::{DeviceGroupReport, DeviceHolder, DeviceReport};
 pub use error::AgentError;
 pub use guests::GuestPool;

@@ -24,7 +24,7 @@ mod manifest;
 mod store;
 mod transport;
 
-pub use client::{Client, ClientOptions, PulledPlugin, ResolvedReference, Timeouts};
+pub use client::{Client, ClientOptions, PullProgress, PulledPlugin, ResolvedReference, Timeouts};
 pub use credentials::Credentials;
 pub use error::RegistryError;
 pub use manifest::{Artifact, Descriptor, OciManifestError};

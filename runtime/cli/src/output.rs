@@ -58,6 +58,12 @@ pub(super) fn say(text: &str) {
     let _closed = writeln!(io::stderr().lock(), "{text}");
 }
 
+/// Put a line in the place of the one that was drawn before, on a terminal; without text it is gone.
+pub(super) fn draw(text: &str) {
+    let mut stderr = io::stderr().lock();
+    let _closed = write!(stderr, "\r{}\x1b[K", plain(text)).and_then(|()| stderr.flush());
+}
+
 /// Say that something failed.
 pub(super) fn error(terminal: &Terminal, message: &str) {
     say(&format!("{} {}", paint("error:", RED, terminal.stderr_colours()), plain(message)));

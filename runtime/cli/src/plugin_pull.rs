@@ -1,19 +1,29 @@
 //! `ostler plugin pull`: a plugin out of a registry, pinned.
 
 use std::path::PathBuf;
+use std::pin::pin;
+use std::time::Duration;
+
+use tokio::sync::watch;
 
 use super::args::trust::PullArgs;
 use super::connect::Stop;
 use super::exit::Exit;
 use super::input;
-use super::output::{self, size};
+use super::output::{self, say, size};
 use super::terminal::Terminal;
-use ostler_agent::PullReport;
+use ostler_agent::{PullProgress, PullReport};
+use ostler_model::clock;
 use ostler_model::config::AgentConfig;
 use ostler_model::oci::Reference;
 
 /// Where pins are kept when only a directory for plugins is given.
 const BESIDE: &str = ".ostler";
+
+/// How often the line of a terminal is drawn again.
+const DRAW: Duration = Duration::from_millis(250);
+/// How often a line is printed where there is no terminal.
+const LINE: Duration = Duration::from_secs(5);
 
 /// Pull a plugin.
 pub(super) async fn pull(args: &PullArgs, terminal: &Terminal) -> Result<Exit, Stop> {
@@ -26,10 +36,50 @@ pub(super) async fn pull(args: &PullArgs, terminal: &Terminal) -> Result<Exit, S
         Stop::Wrong(message.to_owned())
     })?;
     let to = args.to.as_deref();
-    let pulled = ostler_agent::pull(&config, &store, &reference, args.update, to).await;
+    let (tell, progress) = watch::channel(PullProgress::default());
+    let pulled = ostler_agent::pull(&config, &store, &reference, args.update, to, Some(tell));
+    let pulled = told(pulled, &progress, &args.reference, terminal).await;
     let report = pulled.map_err(|error| Stop::Failed(error.to_string(), Exit::Failed))?;
     output::show(args.json, &report, || text(&report), terminal)?;
     Ok(Exit::Success)
+}
+
+/// Tell on standard error how far it is while it goes on.
+async fn told<T>(
+    work: impl Future<Output = T>,
+    progress: &watch::Receiver<PullProgress>,
+    reference: &str,
+    terminal: &Terminal,
+) -> T {
+    let mut work = pin!(work);
+    let mut drawn = false;
+    let pause = if terminal.stderr { DRAW } else { LINE };
+    loop {
+        tokio::select! {
+            ended = &mut work => {
+                if drawn {
+                    output::draw("");
+                }
+                return ended;
+            }
+            () = clock::sleep(pause) => {
+                let text = how_far(*progress.borrow(), reference);
+                if terminal.stderr {
+                    output::draw(&text);
+                    drawn = true;
+                } else {
+                    say(&text);
+                }
+            }
+        }
+    }
+}
+
+fn how_far(PullProgress { received, total }: PullProgress, reference: &str) -> String {
+    let Some(percent) = (received.saturating_mul(100)).checked_div(total) else {
+        return format!("asking for {reference}");
+    };
+    format!("pulling {reference}: {} of {} ({percent} %)", size(received), size(total))
 }
 
 /// The directory with the pins.
@@ -49,4 +99,16 @@ fn text(report: &PullReport) -> String {
     line("signature", if report.signed { "came with it" } else { "none" });
     line("file", &report.file.display().to_string());
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn how_far_a_pull_is_is_said_in_bytes_and_in_parts_of_a_hundred() {
+        let at = |received, total| how_far(PullProgress { received, total }, "oci://r/p:1");
+        assert_eq!(at(0, 0), "asking for oci://r/p:1");
+        assert_eq!(at(1 << 20, 4 << 20), "pulling oci://r/p:1: 1.0 MiB of 4.0 MiB (25 %)");
+    }
 }

@@ -4,10 +4,11 @@
 use std::path::{Path, PathBuf};
 
 use serde::Serialize;
+use tokio::sync::watch;
 
 use super::find;
 use super::verify::{self, ObtainError, Whose, examine};
-use ostler_artifact::registry::Store;
+use ostler_artifact::registry::{PullProgress, Store};
 use ostler_artifact::trust::{self, Signed};
 use ostler_model::config::AgentConfig;
 use ostler_model::digest::Digest;
@@ -167,7 +168,8 @@ pub struct PullReport {
 }
 
 /// Pull a plugin, pin its reference, and put it into `to` as well when that is given. With `update`
-/// a tag that was moved in its registry is accepted. Nothing of it is run.
+/// a tag that was moved in its registry is accepted. Nothing of it is run. `progress` is told how much of
+/// it is here.
 ///
 /// # Errors
 /// When it cannot be had or kept.
@@ -177,9 +179,11 @@ pub async fn pull(
     reference: &Reference,
     update: bool,
     to: Option<&Path>,
+    progress: Option<watch::Sender<PullProgress>>,
 ) -> Result<PullReport, ObtainError> {
     let store = Store::of(store);
-    let (pinned, new) = verify::pull(reference, &store, verify::insecure(config), update).await?;
+    let (pinned, new) =
+        verify::pull(reference, &store, verify::insecure(config), update, progress).await?;
     let mut report = PullReport {
         reference: reference.to_string(),
         manifest: pinned.pin.manifest,

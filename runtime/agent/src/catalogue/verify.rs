@@ -11,9 +11,11 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use tokio::sync::watch;
+
 use ostler_artifact::registry::{
-    Client, ClientOptions, Credentials, PinnedPlugin, RegistryError, ResolvedReference, Store,
-    StoreError,
+    Client, ClientOptions, Credentials, PinnedPlugin, PullProgress, RegistryError,
+    ResolvedReference, Store, StoreError,
 };
 use ostler_artifact::trust::{
     self, Demand, PluginOrigin, Policy, ReadError, Signature, SignatureError, Signed, TrustRefusal,
@@ -120,7 +122,7 @@ pub(super) async fn obtain(
                 return Ok(pinned.content);
             }
             let Registries { store, insecure, .. } = registries.clone();
-            let pulled = pull(&reference, &store, insecure, false);
+            let pulled = pull(&reference, &store, insecure, false, None);
             let pulled = clock::timeout(REGISTRY_START_WALL, pulled).await;
             let late = || ObtainError::Late { reference: reference.to_string() };
             Ok(pulled.ok_or_else(late)??.0.content)
@@ -129,17 +131,19 @@ pub(super) async fn obtain(
 }
 
 /// Pull a reference and pin it. With `update` a tag that was moved is accepted. Says whether
-/// anything new came.
+/// anything new came. `progress` is told how much of it is here.
 pub(super) async fn pull(
     reference: &Reference,
     store: &Store,
     insecure: BTreeSet<String>,
     update: bool,
+    progress: Option<watch::Sender<PullProgress>>,
 ) -> Result<(PinnedPlugin, bool), ObtainError> {
     let failed =
         |error| ObtainError::Pull { reference: reference.to_string(), source: Box::new(error) };
     let credentials = blocking(|| Ok(Credentials::of_environment())).await?;
-    let client = Client::new(ClientOptions { insecure, credentials, ..ClientOptions::default() });
+    let options = ClientOptions { insecure, credentials, progress, ..ClientOptions::default() };
+    let client = Client::new(options);
     let resolved = client.resolve(reference).await.map_err(failed)?;
     if let Some(pinned) = unchanged(reference, store, &resolved, update).await? {
         return Ok((pinned, false));

@@ -7,6 +7,7 @@ use std::time::Duration;
 use hyper::StatusCode;
 use hyper::header::{CONTENT_TYPE, HeaderName, LOCATION, RETRY_AFTER, WWW_AUTHENTICATE};
 use sha2::{Digest as _, Sha256};
+use tokio::sync::watch;
 use tokio_rustls::rustls::pki_types::CertificateDer;
 
 use super::auth::Challenge;
@@ -65,6 +66,17 @@ pub struct ClientOptions {
     pub timeouts: Timeouts,
     /// Certificate authorities in place of the machine's.
     pub authorities: Option<Vec<CertificateDer<'static>>>,
+    /// Told how much of the component came, with each piece.
+    pub progress: Option<watch::Sender<PullProgress>>,
+}
+
+/// How much of a component came.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PullProgress {
+    /// Bytes that are here.
+    pub received: u64,
+    /// Bytes that the manifest promises; 0 before it is known.
+    pub total: u64,
 }
 
 /// What a reference means now.
@@ -121,9 +133,10 @@ impl Client {
     ) -> Result<PulledPlugin, RegistryError> {
         let fetching = async {
             let Artifact { component, signature } = &resolved.artifact;
-            let component = self.blob(reference, component, "the component").await?;
+            let told = self.options.progress.as_ref();
+            let component = self.blob(reference, component, "the component", told).await?;
             let signature = match signature {
-                Some(signature) => Some(self.blob(reference, signature, "the signature").await?),
+                Some(one) => Some(self.blob(reference, one, "the signature", None).await?),
                 None => None,
             };
             Ok(PulledPlugin { component: component.into(), signature })
@@ -166,6 +179,7 @@ impl Client {
         reference: &Reference,
         wanted: &Descriptor,
         what: &str,
+        told: Option<&watch::Sender<PullProgress>>,
     ) -> Result<Vec<u8>, RegistryError> {
         let path = format!("/v2/{}/blobs/{}", reference.repository(), wanted.digest.tagged());
         let mut answer = self.get(reference, &path, None, what).await?;
@@ -180,6 +194,10 @@ impl Client {
             }
             hasher.update(&chunk);
             bytes.extend_from_slice(&chunk);
+            if let Some(told) = told {
+                let received = bytes.len() as u64;
+                told.send_replace(PullProgress { received, total: wanted.size });
+            }
         }
         let (expected, found) = (wanted.size, bytes.len() as u64);
         if found != expected {

@@ -22,6 +22,18 @@ async fn a_tag_is_resolved_and_its_component_and_signature_are_pulled() {
 }
 
 #[tokio::test]
+async fn who_waits_for_a_pull_is_told_how_much_of_the_component_is_here() {
+    let server = Server::new().await;
+    server.push("1.0", COMPONENT, Some(SIGNATURE));
+    let (tell, progress) = tokio::sync::watch::channel(PullProgress::default());
+    let client = Client::new(ClientOptions { progress: Some(tell), ..ClientOptions::default() });
+    pull(&client, &server.reference(":1.0")).await.unwrap();
+    let total = COMPONENT.len() as u64;
+    // The component's signature, which comes after it, is not counted.
+    assert_eq!(*progress.borrow(), PullProgress { received: total, total });
+}
+
+#[tokio::test]
 async fn what_is_not_there_and_what_does_not_listen_is_named() {
     let server = Server::new().await;
     let missing = client().resolve(&server.reference(":none")).await.unwrap_err();
