@@ -100,11 +100,16 @@ async fn follow(client: &ApiClient, id: &str, json: bool, terminal: &Terminal) -
     client
         .watch(&path, async |allocs: Vec<Alloc>| -> Result<Option<()>, Stop> {
             let node: Node = client.get(&node_path).await?;
-            for news in seen.look(&allocs) {
+            let found = seen.look(&allocs);
+            for news in &found {
                 match json {
                     true => output::print(&format!("{}\n", news.json()), terminal)?,
                     false => say(&news.text()),
                 }
+            }
+            let left = seen.left();
+            if !json && left > 0 && found.iter().any(|news| news.what == "ended") {
+                say(&format!("{} left", counted(left, "allocation")));
             }
             Ok((!node.drain).then_some(()))
         })

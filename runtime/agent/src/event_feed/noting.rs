@@ -118,12 +118,11 @@ impl Seen {
         now: Timestamp,
     ) -> Option<(Timestamp, Noted)> {
         let is = (one.phase, one.description.clone());
-        let before = self.deployments.insert(one.id.clone(), is.clone());
-        if one.phase.is_active() {
+        let before = match one.phase.is_active() {
+            true => self.deployments.insert(one.id.clone(), is.clone()),
             // Those that are over change no more.
-        } else {
-            self.deployments.remove(&one.id);
-        }
+            false => self.deployments.remove(&one.id),
+        };
         if before.as_ref() == Some(&is) {
             return None;
         }

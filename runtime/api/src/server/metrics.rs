@@ -218,6 +218,19 @@ fn labels_of(view: &AllocView, task: &Task, host: &str) -> Labels {
     ])
 }
 
+/// What only grows while its plugin or its store is in its place, and is asked for by its rate.
+const COUNTERS: [&str; 9] = [
+    "ostler_plugin_calls",
+    "ostler_plugin_calls_failed",
+    "ostler_plugin_cpu_seconds",
+    "ostler_plugin_quarantines",
+    "ostler_state_commits",
+    "ostler_state_commits_failed",
+    "ostler_state_puts",
+    "ostler_state_unchanged",
+    "ostler_state_writes",
+];
+
 /// As Prometheus reads them: all of one name together, after their type.
 fn text(gauges: &[Gauge<'_>]) -> String {
     let mut by_name: BTreeMap<String, Vec<&Gauge<'_>>> = BTreeMap::new();
@@ -226,7 +239,8 @@ fn text(gauges: &[Gauge<'_>]) -> String {
     }
     let mut text = String::new();
     for (name, all) in by_name {
-        text.push_str(&format!("# TYPE {name} gauge\n"));
+        let kind = if COUNTERS.contains(&name.as_str()) { "counter" } else { "gauge" };
+        text.push_str(&format!("# TYPE {name} {kind}\n"));
         for gauge in all {
             let labels: Vec<_> = gauge
                 .labels
@@ -263,12 +277,15 @@ mod tests {
             gauge("nomad.client.uptime", 7.5, &Labels::new()),
             gauge("nomad.client.allocs.memory.rss", 1.0, &labels("a\"b\\c\nd")),
             gauge("nomad.client.allocs.memory.rss", 2.0, &labels("web")),
+            gauge("ostler.plugin.calls", 3.0, &Labels::new()),
         ];
         let wanted = "# TYPE nomad_client_allocs_memory_rss gauge\n\
                       nomad_client_allocs_memory_rss{job=\"a\\\"b\\\\c\\nd\"} 1\n\
                       nomad_client_allocs_memory_rss{job=\"web\"} 2\n\
                       # TYPE nomad_client_uptime gauge\n\
-                      nomad_client_uptime 7.5\n";
+                      nomad_client_uptime 7.5\n\
+                      # TYPE ostler_plugin_calls counter\n\
+                      ostler_plugin_calls 3\n";
         assert_eq!(text(&gauges), wanted);
     }
 }
