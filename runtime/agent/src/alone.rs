@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use super::AgentError;
 use super::catalogue::alone::Lone;
-use super::startup;
+use super::data_dir;
 use ostler_model::clock::Clock;
 use ostler_model::config::AgentConfig;
 use ostler_model::json::JsonObject;
@@ -77,7 +77,7 @@ impl LonePlugin {
     /// # Errors
     /// See [`LoneError`].
     pub async fn find(mut options: LoneOptions) -> Result<Self, LoneError> {
-        options.data_dir = startup::prepare_data_dir(&options.data_dir)?;
+        options.data_dir = data_dir::prepare(&options.data_dir)?;
         let refused = |reason| LoneError::Refused { name: options.which.clone(), reason };
         let lone = Lone::find(options.config.clone(), options.data_dir.clone(), &options.which);
         let lone = lone.map_err(refused)?;
@@ -114,9 +114,9 @@ impl LonePlugin {
     /// # Errors
     /// See [`LoneError`]; another process may have the data directory.
     pub async fn live(&self, config: JsonObject) -> Result<(Plugin, LivePlugin), LoneError> {
-        let lock = startup::claim(&self.options.data_dir).await.map_err(AgentError::from)?;
+        let lock = data_dir::claim(&self.options.data_dir).await.map_err(AgentError::from)?;
         if self.lone.name() == "files" {
-            startup::seed_devices(&self.options.data_dir)?;
+            data_dir::seed_devices(&self.options.data_dir)?;
         }
         let (services, notices) = living(&self.options, Arc::clone(&self.sandbox)).await?;
         let runtime = PluginRuntime::new(services.clone()).map_err(AgentError::from)?;

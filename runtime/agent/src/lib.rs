@@ -15,6 +15,7 @@ pub mod access;
 pub mod alone;
 mod assigned;
 pub mod catalogue;
+mod data_dir;
 mod device_report;
 mod devices;
 mod disk;
@@ -55,6 +56,7 @@ use tokio::sync::Notify;
 use tokio::task::JoinHandle;
 use tokio_util::sync::{CancellationToken, DropGuard};
 use tokio_util::task::TaskTracker;
+use tracing::Instrument as _;
 
 use ostler_control::ControlHandle;
 use ostler_control::namespaces::NodeNamespaces;
@@ -79,6 +81,7 @@ use ostler_plugin::PluginRuntime;
 use ostler_plugin::drivers::manager::DriverManager;
 use ostler_plugin::host::HostServices;
 use ostler_state::{StateError, StateStore, holder as lock_holder};
+use ostler_trace::Registration;
 
 pub use catalogue::{
     ObtainError, PluginEntry, PluginStatus, PullReport, SignatureReport, VerifyReport, pull, verify,
@@ -383,9 +386,18 @@ impl AgentHandle {
         self.accepts(&job)?;
         self.run_seen(&job.id).await;
         let (origin, job) = (JobOrigin::Run, Arc::new(job));
-        let options = RegisterOptions { origin, all_or_nothing: true, ..Default::default() };
+        let registration = Registration::begin(None, job.id.as_str(), job.namespace(), "run");
+        let trace = registration.context;
+        let options = RegisterOptions { origin, all_or_nothing: true, trace, ..Default::default() };
         let given_up = GivenUp { agent: Some(self), job: &job };
-        let registered = self.0.control.register(Arc::clone(&job), options).await;
+        let registering = self.0.control.register(Arc::clone(&job), options);
+        let registered = registering.instrument(registration.span.clone()).await;
+        match &registered {
+            Ok(done) => {
+                registration.done(done.version, done.index.unwrap_or(done.job_modify_index), None);
+            }
+            Err(error) => registration.refused(error),
+        }
         if let Err(error @ SubmitError::Unanswered { .. }) = registered {
             // What the disk may still take is taken back.
             drop(given_up);

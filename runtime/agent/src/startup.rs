@@ -17,8 +17,8 @@ use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use super::held::{Holds, LiveRuns};
-use super::inspect::STATE_FILE;
+use super::data_dir::{self, behind, live_runs, open_state, unowned_dirs};
+use super::held::Holds;
 use super::networks::{facts, of_node};
 use super::node_cores::node_cores;
 use super::restore::Left;
@@ -29,22 +29,18 @@ use super::{
 use ostler_control::gc::choice::GcPolicy;
 use ostler_control::gc::gauge::FsGauge;
 use ostler_control::recorded::{self, Recorded};
-use ostler_control::unowned::{self, Unowned};
 use ostler_control::{ControlOptions, ports};
 use ostler_device::manager::{DeviceManager, DeviceOptions};
 use ostler_health::refresh::Refresher;
 use ostler_jobsdir::JobsDir;
 use ostler_lifecycle::services::NodeServices;
 use ostler_model::attribute::Scalar;
-use ostler_model::clock::{self, Stopwatch};
+use ostler_model::clock;
 use ostler_model::config::{ClientConfig, GcConfig};
 use ostler_model::ids::{AllocId, RunId};
-use ostler_model::limits::{
-    DATA_DIR_LOCK_POLL, DATA_DIR_LOCK_WALL_MAX, KILL_GRACE, KILL_TIMEOUT_MAX,
-};
+use ostler_model::limits::{KILL_GRACE, KILL_TIMEOUT_MAX};
 use ostler_model::network::Networks;
 use ostler_model::ports::{BoxFuture, ProcessIdentity, Workloads};
-use ostler_model::time::Timestamp;
 use ostler_network::AllocNetworks;
 use ostler_node::watch::Watcher;
 use ostler_node::{Node, NodeView, id, refresh};
@@ -55,7 +51,6 @@ use ostler_plugin::host::{HostServices, HostWorkloads};
 use ostler_process::{ProcessHost, ProcessOptions, Supervision, descriptors, identity, memory};
 use ostler_recording::{RecordCalls, RecordingStore};
 use ostler_sandbox::{EngineKind, Sandbox, SandboxConfig};
-use ostler_state::{Age, DataDirLock, LockError, OpenReport, StateStore, durable};
 use ostler_worker::{WorkerOptions, WorkerTasks};
 
 /// How long what earlier agents left waits for plugins before it is restored without them: those whose
@@ -77,13 +72,13 @@ pub struct Begun {
 
 pub(super) async fn begin(options: AgentOptions, open: OpenState) -> Result<Begun, AgentError> {
     let mut notices = Vec::new();
-    let data_dir = prepare_data_dir(&options.data_dir)?;
+    let data_dir = data_dir::prepare(&options.data_dir)?;
     let embedded = !options.mode.serves();
-    let mut lock = claim(&data_dir).await?;
+    let mut lock = data_dir::claim(&data_dir).await?;
     if !embedded {
         lock.serves()?;
     }
-    seed_devices(&data_dir)?;
+    data_dir::seed_devices(&data_dir)?;
     // Beside one another: one waits for the disk, one for the kernel, and none needs another.
     let (state, node, sandbox) = tokio::join!(
         open_state(&data_dir, open, &mut notices),
@@ -325,33 +320,6 @@ fn refresh_node(agent: &AgentHandle, client: ClientConfig) {
     agent.beside(refresh::keep_fresh(agent.0.node.clone(), agent.0.ended.clone(), look));
 }
 
-/// Claim the directory.
-pub(super) async fn claim(data_dir: &Path) -> Result<DataDirLock, LockError> {
-    let waited = Stopwatch::start();
-    loop {
-        match DataDirLock::acquire(data_dir) {
-            Err(LockError::InUse { pid: None, .. })
-                if waited.elapsed() < DATA_DIR_LOCK_WALL_MAX =>
-            {
-                clock::sleep(DATA_DIR_LOCK_POLL).await;
-            }
-            claimed => return claimed,
-        }
-    }
-}
-
-/// Create the directory for this user alone, and make its path absolute.
-pub(super) fn prepare_data_dir(path: &Path) -> Result<std::path::PathBuf, AgentError> {
-    let failed = |source| match path.ancestors().find(|path| path.exists()) {
-        Some(file) if !file.is_dir() => {
-            AgentError::DataDirIsFile { path: path.to_owned(), file: file.to_owned() }
-        }
-        _ => AgentError::DataDir { path: path.to_owned(), source },
-    };
-    durable::make_dirs(path, 0o700).map_err(failed)?;
-    path.canonicalize().map_err(failed)
-}
-
 /// End a process of an agent that crashed. Whether it lived.
 fn end_process(run: RunId, identity: ProcessIdentity) -> BoxFuture<'static, io::Result<bool>> {
     let alive = identity::is_alive(&identity);
@@ -359,96 +327,6 @@ fn end_process(run: RunId, identity: ProcessIdentity) -> BoxFuture<'static, io::
         identity::end_leftover(run, identity, KILL_GRACE).await?;
         Ok(alive)
     })
-}
-
-async fn open_state(
-    data_dir: &Path,
-    open: OpenState,
-    notices: &mut Vec<String>,
-) -> Result<StateStore, AgentError> {
-    let path = data_dir.join(STATE_FILE);
-    let opened = tokio::task::spawn_blocking(move || open(&path));
-    let state = opened.await.map_err(|_| AgentError::GivenUp("opening the state"))??;
-    if let Some(migrated) = &state.opened().migrated {
-        let copy = migrated.backup.as_ref().map(|path| format!("; a copy is {}", path.display()));
-        notices.push(format!(
-            "the state was brought from schema {} to {}{}",
-            migrated.from,
-            migrated.to,
-            copy.unwrap_or_default()
-        ));
-    }
-    for bad in &state.opened().quarantined {
-        notices.push(format!("state record {} was put aside: {}", bad.key, bad.cause));
-    }
-    Ok(state)
-}
-
-/// Runs that are alive, compared with what is on record.
-async fn live_runs(
-    data_dir: &Path,
-    mut found: Recorded,
-    lacks: bool,
-    now: Timestamp,
-) -> Result<(LiveRuns, Recorded), AgentError> {
-    let dir = data_dir.to_owned();
-    let looked = tokio::task::spawn_blocking(move || {
-        LiveRuns::find(&dir, &mut found, lacks, now).map(|live| (live, found))
-    });
-    let looked = looked.await.map_err(|_| AgentError::GivenUp("looking for runs that live"))?;
-    looked.map_err(AgentError::Processes)
-}
-
-/// What is to be said of a state file that lacks something.
-fn behind(opened: &OpenReport, data_dir: &Path) -> Option<String> {
-    let path = data_dir.join(STATE_FILE);
-    let path = path.display();
-    let what = match opened.age {
-        Age::Older { commits } => format!(
-            "state file {path} is older than what was acknowledged here: it lacks the last \
-             {commits} change(s)"
-        ),
-        Age::Gone { commits } => format!(
-            "state file {path} was gone and is made anew: the one before it had seen {commits} \
-             change(s)"
-        ),
-        Age::Newest if opened.repaired => {
-            format!("state file {path} was inconsistent: its last change may be missing")
-        }
-        Age::Newest if opened.foreign_journal => {
-            format!("the journal beside state file {path} belongs to another state file")
-        }
-        Age::Newest => return None,
-    };
-    let aside = opened.journal_aside.as_ref().map_or_else(String::new, |aside| {
-        format!("; its journal is kept as {}, and not all of it was taken", aside.display())
-    });
-    Some(format!(
-        "{what}{aside}; jobs and allocations are taken as the file has them, runs that it does not know are \
-         held back, and no directory or exit record without a record in it is removed: compare \
-         `ostler job status` with what is to run, and see `ostler state runs`"
-    ))
-}
-
-/// Directories of allocations without a record; read before anything is placed.
-async fn unowned_dirs(
-    data_dir: &Path,
-    found: &Recorded,
-    live: &LiveRuns,
-    state: &StateStore,
-) -> Result<Unowned, AgentError> {
-    if live.nameless() {
-        tracing::warn!(
-            "directories of allocations without a record stay: a run is alive of which nothing says \
-             where it belongs"
-        );
-        return Ok(Unowned::default());
-    }
-    let mut recorded = found.recorded();
-    recorded.extend(live.allocs());
-    let (root, state) = (data_dir.join("allocs"), state.clone());
-    let found = tokio::task::spawn_blocking(move || unowned::find(root, &recorded, &state)).await;
-    found.map_err(|_| AgentError::GivenUp("reading the directories of allocations"))
 }
 
 async fn node_view(options: &AgentOptions, data_dir: &Path) -> Result<NodeView, AgentError> {
@@ -556,44 +434,4 @@ async fn host_services(
         rng: options.rng.clone(),
         control,
     })
-}
-
-/// On a fresh data directory, make the directory that the built-in `files` plugin is granted, with
-/// one file in it: a device to try requests with. An existing directory is left as it is.
-pub(super) fn seed_devices(data_dir: &Path) -> Result<(), AgentError> {
-    const SAMPLE: &str = "Every file in this directory is a device of the group \
-                          ostler/file/files.\nThis one is here so that there is something to assign; \
-                          put your own files here\nand remove it when you like.\n";
-    let dir = data_dir.join("devices");
-    let failed = |source| AgentError::DataDir { path: dir.clone(), source };
-    match std::fs::create_dir(&dir) {
-        Ok(()) => std::fs::write(dir.join("sample"), SAMPLE).map_err(failed),
-        Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => Ok(()),
-        Err(error) => Err(failed(error)),
-    }
-}
-
-#[cfg(test)]
-#[allow(clippy::unwrap_used, reason = "tests")]
-mod tests {
-    use super::*;
-
-    #[tokio::test(start_paused = true)]
-    async fn a_lock_that_nobody_who_lives_has_is_waited_for_a_moment() {
-        let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().to_owned();
-        // As a process that an agent was starting when it was killed.
-        let other = std::fs::File::create(path.join("agent.lock")).unwrap();
-        other.lock().unwrap();
-        let begun = path.clone();
-        let claimed = tokio::spawn(async move { claim(&begun).await.map(drop) });
-        clock::sleep(DATA_DIR_LOCK_WALL_MAX / 2).await;
-        assert!(!claimed.is_finished());
-        other.unlock().unwrap();
-        claimed.await.unwrap().unwrap();
-        // Who had it last is this process, which lives.
-        other.set_len(0).unwrap();
-        other.lock().unwrap();
-        assert!(matches!(claim(&path).await, Err(LockError::InUse { pid: None, .. })));
-    }
 }
