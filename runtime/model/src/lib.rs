@@ -48,6 +48,7 @@ pub mod shown;
 pub mod signal;
 pub mod stats;
 pub mod task;
+pub mod telemetry;
 pub mod template;
 pub mod time;
 pub mod trust;

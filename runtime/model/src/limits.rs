@@ -18,6 +18,7 @@ mod networks;
 mod nomad_plugin;
 mod services;
 mod template;
+mod traces;
 mod variables;
 
 pub use api::*;
@@ -33,6 +34,7 @@ pub use networks::*;
 pub use nomad_plugin::*;
 pub use services::*;
 pub use template::*;
+pub use traces::*;
 pub use variables::*;
 
 /// One kibibyte in bytes.

@@ -1,0 +1,77 @@
+//! Traces: what a job waits for on its way from its registration to the first byte of its tasks.
+//!
+//! ```text
+//! registration ── TraceContext (24 bytes, with the request) ──► AllocTrace of each allocation
+//!      │ span!                                                     │ span! for hooks, starts, first byte
+//!      ▼                                                           ▼ span_here! for calls of plugins
+//!   tracing spans of the target `ostler::trace` ─► otel::layer ─► queue (bounded) ─► thread ─► collector
+//! ```
+//! Spans are made in the shells, never where something is decided. A tracing span stays open as long as one
+//! below it does, so these have no parents there: who is below whom stands in fields ([`SpanIds`]), and each is
+//! sent when it ends. Nothing of a trace is on record: an allocation that an agent finds at its start has none.
+//!
+//! Without the feature `otel`, or where nobody asked for traces, there is no [`TraceContext`] to begin with, and
+//! the macros do nothing but look for one.
+
+mod alloc;
+mod context;
+#[cfg(feature = "otel")]
+mod otel;
+mod recording;
+mod registration;
+#[cfg(not(feature = "otel"))]
+mod without;
+
+pub use self::alloc::{AllocTrace, Traced, child_of};
+pub use self::context::{SpanIds, TraceContext, TraceParent};
+#[cfg(feature = "otel")]
+pub use self::otel::{Sending, current, layer, start};
+pub use self::recording::{TraceCounts, counts, is_recording};
+pub use self::registration::Registration;
+#[cfg(not(feature = "otel"))]
+pub use self::without::{Sending, current, start};
+
+#[doc(hidden)]
+pub use tracing;
+
+/// The target of all spans of traces. What writes the log leaves them out.
+pub const TARGET: &str = "ostler::trace";
+
+/// Can this program send traces?
+pub const BUILT: bool = cfg!(feature = "otel");
+
+/// What to do about a program that cannot.
+pub const NOT_BUILT: &str = "this ostler was built without the feature otel and makes no traces; build it with \
+                             cargo build --release --features otel, or leave the block telemetry out";
+
+/// A span whose ids are given (`Option<SpanIds>`): `span!(ids, "task hook", hook = name)`. Where there are none it
+/// is disabled. A field `error`, empty at first, makes it a failed one when it is recorded.
+#[macro_export]
+macro_rules! span {
+    ($ids:expr, $name:literal $(, $($fields:tt)*)?) => {
+        match $ids {
+            Some(ids) => $crate::tracing::info_span!(
+                target: $crate::TARGET,
+                parent: None,
+                $name,
+                otel.trace = ids.trace_id(),
+                otel.span = ids.span_id(),
+                otel.parent = ids.parent_id(),
+                $($($fields)*)?
+            ),
+            None => $crate::tracing::Span::none(),
+        }
+    };
+}
+
+/// A span below the one that this code runs in, where there is one and traces are recorded.
+#[macro_export]
+macro_rules! span_here {
+    ($name:literal $(, $($fields:tt)*)?) => {
+        if $crate::is_recording() {
+            $crate::tracing::info_span!(target: $crate::TARGET, $name, $($($fields)*)?)
+        } else {
+            $crate::tracing::Span::none()
+        }
+    };
+}

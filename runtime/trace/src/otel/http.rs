@@ -1,0 +1,94 @@
+//! One request to a collector: connect, TLS where it is spoken, head, body. Who asks bounds it in time.
+
+use std::fmt;
+use std::sync::{Mutex, OnceLock, PoisonError};
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use http_body_util::{BodyExt as _, Full, Limited};
+use hyper::header::{HOST, HeaderValue};
+use hyper::{Request, Response, Uri};
+use hyper_util::rt::TokioIo;
+use opentelemetry_http::{HttpClient, HttpError};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::TcpStream;
+use tokio_rustls::TlsConnector;
+use tokio_rustls::rustls::pki_types::ServerName;
+
+use ostler_artifact::registry::machine_tls;
+use ostler_model::limits::TRACE_ANSWER_BYTES_MAX;
+
+/// Sends requests, each over a connection of its own: there are two a second at most.
+#[derive(Default)]
+pub(super) struct CollectorClient {
+    tls: OnceLock<Option<TlsConnector>>,
+    /// Why the last one was not answered: who asks is told only that it was not.
+    trouble: Mutex<Option<String>>,
+}
+
+impl fmt::Debug for CollectorClient {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("CollectorClient")
+    }
+}
+
+trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
+impl<T: AsyncRead + AsyncWrite + Send + Unpin> Stream for T {}
+
+impl CollectorClient {
+    /// Why the last request was not answered.
+    pub(super) fn trouble(&self) -> Option<String> {
+        self.trouble.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+
+    async fn connect(&self, uri: &Uri) -> Result<Box<dyn Stream>, HttpError> {
+        let encrypted = uri.scheme_str() == Some("https");
+        let host = uri.host().ok_or("its address has no host")?;
+        let host = host.trim_start_matches('[').trim_end_matches(']');
+        let port = uri.port_u16().unwrap_or(if encrypted { 443 } else { 80 });
+        let stream = TcpStream::connect((host, port)).await?;
+        if !encrypted {
+            return Ok(Box::new(stream));
+        }
+        // On the thread that sends, which nobody waits for.
+        let tls = self.tls.get_or_init(machine_tls).as_ref();
+        let tls = tls.ok_or("this machine has no certificate authorities")?;
+        let name = ServerName::try_from(host.to_owned())?;
+        Ok(Box::new(tls.connect(name, stream).await?))
+    }
+
+    async fn ask(&self, request: Request<Bytes>) -> Result<Response<Bytes>, HttpError> {
+        let (mut head, body) = request.into_parts();
+        let stream = self.connect(&head.uri).await?;
+        let authority = head.uri.authority().map_or("", |authority| authority.as_str());
+        head.headers.insert(HOST, HeaderValue::from_str(authority)?);
+        head.uri = head.uri.path_and_query().map_or("/", |path| path.as_str()).parse()?;
+        let (mut sender, connection) =
+            hyper::client::conn::http1::handshake(TokioIo::new(stream)).await?;
+        let answer = async {
+            let answer = sender.send_request(Request::from_parts(head, Full::new(body))).await?;
+            let (head, body) = answer.into_parts();
+            let body = Limited::new(body, TRACE_ANSWER_BYTES_MAX).collect().await?;
+            Ok::<_, HttpError>(Response::from_parts(head, body.to_bytes()))
+        };
+        tokio::pin!(answer, connection);
+        tokio::select! {
+            answer = &mut answer => answer,
+            ended = connection => match ended {
+                // What came before the end is read.
+                Ok(()) => answer.await,
+                Err(error) => Err(error.into()),
+            },
+        }
+    }
+}
+
+#[async_trait]
+impl HttpClient for CollectorClient {
+    async fn send_bytes(&self, request: Request<Bytes>) -> Result<Response<Bytes>, HttpError> {
+        let answer = self.ask(request).await;
+        let trouble = answer.as_ref().err().map(ToString::to_string);
+        *self.trouble.lock().unwrap_or_else(PoisonError::into_inner) = trouble;
+        answer
+    }
+}

@@ -1,0 +1,218 @@
+//! Spans of `tracing` as those of OpenTelemetry.
+
+use std::borrow::Cow;
+use std::fmt;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use opentelemetry::trace::{
+    SpanContext, SpanId, SpanKind, Status, TraceFlags, TraceId, TraceState,
+};
+use opentelemetry::{InstrumentationScope, KeyValue, Value};
+use opentelemetry_sdk::trace::{SpanData, SpanEvents, SpanLinks};
+use tracing::field::{Field, Visit};
+use tracing::span::{Attributes, Id, Record};
+use tracing::{Metadata, Subscriber};
+use tracing_subscriber::Layer;
+use tracing_subscriber::filter::filter_fn;
+use tracing_subscriber::layer::Context;
+use tracing_subscriber::registry::LookupSpan;
+
+use super::{current, queue};
+use crate::context::span_id;
+use crate::{TARGET, is_recording};
+use ostler_model::clock::{Clock, Timestamp};
+use ostler_model::limits::TRACE_TEXT_BYTES_MAX;
+
+/// The layer that sees the spans of traces, and nothing else.
+#[must_use]
+pub fn layer<S>() -> impl Layer<S>
+where
+    S: Subscriber + for<'a> LookupSpan<'a>,
+{
+    let ours = |metadata: &Metadata<'_>| metadata.is_span() && metadata.target() == TARGET;
+    let scope = InstrumentationScope::builder("ostler").with_version(env!("CARGO_PKG_VERSION"));
+    SpanLayer { clock: Clock::system(), scope: scope.build() }.with_filter(filter_fn(ours))
+}
+
+struct SpanLayer {
+    clock: Clock,
+    scope: InstrumentationScope,
+}
+
+/// A span that has not ended.
+struct Open {
+    trace: u128,
+    span: u64,
+    parent: u64,
+    name: &'static str,
+    began: Timestamp,
+    said: Said,
+}
+
+impl<S> Layer<S> for SpanLayer
+where
+    S: Subscriber + for<'a> LookupSpan<'a>,
+{
+    fn on_new_span(&self, attributes: &Attributes<'_>, id: &Id, context: Context<'_, S>) {
+        let Some(span) = context.span(id).filter(|_| is_recording()) else { return };
+        let mut said = Said::default();
+        attributes.record(&mut said);
+        let ids = match (said.trace, said.span) {
+            (0, _) | (_, 0) => span.parent().and_then(|above| {
+                let extensions = above.extensions();
+                let above = extensions.get::<Open>()?;
+                Some((above.trace, span_id().get(), above.span))
+            }),
+            (trace, span) => Some((trace, span, said.parent)),
+        };
+        // What is below no span of a trace is none of one.
+        let Some((trace, own, parent)) = ids else { return };
+        let began = said.began.map_or_else(|| self.clock.now(), Timestamp::from_nanos);
+        let name = attributes.metadata().name();
+        span.extensions_mut().insert(Open { trace, span: own, parent, name, began, said });
+    }
+
+    fn on_record(&self, id: &Id, values: &Record<'_>, context: Context<'_, S>) {
+        let Some(span) = context.span(id) else { return };
+        if let Some(open) = span.extensions_mut().get_mut::<Open>() {
+            values.record(&mut open.said);
+        }
+    }
+
+    fn on_enter(&self, id: &Id, context: Context<'_, S>) {
+        if let Some((trace, span)) = ids_of(&context, id) {
+            current::enter(trace, span);
+        }
+    }
+
+    fn on_exit(&self, id: &Id, context: Context<'_, S>) {
+        if let Some((trace, span)) = ids_of(&context, id) {
+            current::exit(trace, span);
+        }
+    }
+
+    fn on_close(&self, id: Id, context: Context<'_, S>) {
+        let Some(span) = context.span(&id) else { return };
+        if let Some(open) = span.extensions_mut().remove::<Open>() {
+            queue::of_process().put(open.ended(self.clock.now(), self.scope.clone()));
+        }
+    }
+}
+
+fn ids_of<S>(context: &Context<'_, S>, id: &Id) -> Option<(u128, u64)>
+where
+    S: Subscriber + for<'a> LookupSpan<'a>,
+{
+    let span = context.span(id)?;
+    let extensions = span.extensions();
+    extensions.get::<Open>().map(|open| (open.trace, open.span))
+}
+
+impl Open {
+    fn ended(self, now: Timestamp, scope: InstrumentationScope) -> SpanData {
+        let Self { trace, span, parent, name, began, said } = self;
+        let (trace, span) = (TraceId::from(trace), SpanId::from(span));
+        let status = said.error.map_or(Status::Unset, Status::error);
+        SpanData {
+            span_context: SpanContext::new(
+                trace,
+                span,
+                TraceFlags::SAMPLED,
+                false,
+                TraceState::default(),
+            ),
+            parent_span_id: SpanId::from(parent),
+            parent_span_is_remote: said.remote,
+            span_kind: if said.server { SpanKind::Server } else { SpanKind::Internal },
+            name: said.name.map_or(Cow::Borrowed(name), Cow::Owned),
+            start_time: time_of(began),
+            // A clock that was set back makes no span that ends before it begins.
+            end_time: time_of(now.max(began)),
+            attributes: said.attributes,
+            dropped_attributes_count: 0,
+            events: SpanEvents::default(),
+            links: SpanLinks::default(),
+            status,
+            instrumentation_scope: scope,
+        }
+    }
+}
+
+fn time_of(at: Timestamp) -> SystemTime {
+    UNIX_EPOCH + Duration::from_nanos(at.nanos())
+}
+
+/// What the fields of a span say. Those that begin with `otel.` are about the span itself.
+#[derive(Default)]
+struct Said {
+    trace: u128,
+    span: u64,
+    parent: u64,
+    /// Nanoseconds since 1970.
+    began: Option<u64>,
+    remote: bool,
+    server: bool,
+    name: Option<String>,
+    error: Option<String>,
+    attributes: Vec<KeyValue>,
+}
+
+impl Said {
+    fn text(&mut self, field: &Field, text: String) {
+        match field.name() {
+            "otel.name" => self.name = Some(text),
+            "otel.kind" => self.server = text == "server",
+            "error" => self.error = Some(text),
+            name => self.put(name, text.into()),
+        }
+    }
+
+    fn put(&mut self, name: &'static str, value: Value) {
+        let name = format!("ostler.{name}");
+        match self.attributes.iter_mut().find(|known| known.key.as_str() == name) {
+            Some(known) => known.value = value,
+            None => self.attributes.push(KeyValue::new(name, value)),
+        }
+    }
+}
+
+fn cut(text: &str) -> String {
+    let end = text.floor_char_boundary(TRACE_TEXT_BYTES_MAX);
+    text.get(..end).unwrap_or_default().to_owned()
+}
+
+impl Visit for Said {
+    fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
+        self.text(field, cut(&format!("{value:?}")));
+    }
+
+    fn record_str(&mut self, field: &Field, value: &str) {
+        self.text(field, cut(value));
+    }
+
+    fn record_u128(&mut self, field: &Field, value: u128) {
+        if field.name() == "otel.trace" {
+            self.trace = value;
+        }
+    }
+
+    fn record_u64(&mut self, field: &Field, value: u64) {
+        match field.name() {
+            "otel.span" => self.span = value,
+            "otel.parent" => self.parent = value,
+            "otel.start" => self.began = Some(value),
+            name => self.put(name, i64::try_from(value).unwrap_or(i64::MAX).into()),
+        }
+    }
+
+    fn record_i64(&mut self, field: &Field, value: i64) {
+        self.put(field.name(), value.into());
+    }
+
+    fn record_bool(&mut self, field: &Field, value: bool) {
+        match field.name() {
+            "otel.remote" => self.remote = value,
+            name => self.put(name, value.into()),
+        }
+    }
+}

@@ -1,0 +1,39 @@
+//! What there is in a program that was built without traces.
+
+use super::NOT_BUILT;
+use ostler_model::telemetry::TracesConfig;
+
+/// Traces on their way; never made here.
+#[derive(Debug)]
+pub struct Sending(());
+
+impl Sending {
+    /// Nothing is on its way.
+    pub fn end(self) {}
+}
+
+/// The trace and the span that this code runs in: none.
+#[must_use]
+pub const fn current() -> Option<(u128, u64)> {
+    None
+}
+
+/// Refused.
+///
+/// # Errors
+/// Always: what to build.
+pub fn start(_config: &TracesConfig) -> Result<Sending, String> {
+    Err(NOT_BUILT.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_program_without_traces_refuses_to_send_them_and_names_the_feature() {
+        let refused = start(&TracesConfig::default()).map(drop);
+        assert!(refused.is_err_and(|why| why.contains("--features otel")));
+        assert_eq!(crate::counts(), None, "and records none");
+    }
+}
