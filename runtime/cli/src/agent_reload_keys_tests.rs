@@ -86,6 +86,8 @@ const SAMPLES: &[(&str, &str, &str)] = &[
     ("wasm.tasks_max", "tasks_max = 7", "wasm.tasks_max"),
     ("wasm.dense", "dense = true", "wasm.dense"),
     ("meta", "meta { a = \"b\" }", "meta"),
+    ("telemetry.traces.endpoint", "endpoint = \"http://c:1\"", "telemetry.traces"),
+    ("telemetry.traces.sample_percent", "sample_percent = 7", "telemetry.traces"),
     ("trust.file", "file = \"/t\"", "trust"),
     ("trust.require_signature", "file = \"/t\"\nrequire_signature = [\"oci\"]", "trust"),
     ("registry", "registry \"r.example\" { insecure = true }", "registry"),
@@ -118,7 +120,10 @@ fn file(keys: &[(&str, &str)]) -> AgentConfig {
         let lines = lines.join("\n");
         match block {
             "" => text.push_str(&format!("{lines}\n")),
-            block => text.push_str(&format!("{block} {{\n{lines}\n}}\n")),
+            block => {
+                let within = |text: String, name: &str| format!("{name} {{\n{text}\n}}\n");
+                text.push_str(&block.split('.').rev().fold(lines, within));
+            }
         }
     }
     read(&text)

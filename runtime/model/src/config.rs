@@ -19,6 +19,7 @@ use super::log_config::AgentLogConfig;
 use super::network::NetworkConfig;
 use super::oci::Reference;
 use super::server_address::ServerAddress;
+use super::telemetry::TelemetryConfig;
 use super::trust::TrustConfig;
 use super::volume::HostVolume;
 use crate::limits::{
@@ -64,6 +65,8 @@ pub struct AgentConfig {
     pub host_ip: Option<IpAddr>,
     /// What `${meta.…}` stands for on this node.
     pub node_meta: BTreeMap<String, String>,
+    /// What is told to collectors.
+    pub telemetry: TelemetryConfig,
     /// Whose plugins are trusted.
     pub trust: TrustConfig,
     /// `registry "host" { … }`, by host and port.

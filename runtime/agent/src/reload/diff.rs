@@ -8,6 +8,7 @@ use ostler_model::config::{
 };
 use ostler_model::log_config::AgentLogConfig;
 use ostler_model::network::NetworkConfig;
+use ostler_model::telemetry::TelemetryConfig;
 
 /// What the agent does for a key while it runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -71,6 +72,7 @@ pub fn diff(old: &AgentConfig, new: &AgentConfig) -> Vec<Changed> {
         datacenter,
         host_ip,
         node_meta,
+        telemetry,
         trust,
         registries,
         namespaces,
@@ -93,6 +95,7 @@ pub fn diff(old: &AgentConfig, new: &AgentConfig) -> Vec<Changed> {
     diff.key("http_hosts", http_hosts, &new.http_hosts);
     diff.wasm(*wasm, new.wasm);
     diff.live("meta", Some(Live::Meta), node_meta, &new.node_meta);
+    diff.telemetry(telemetry, &new.telemetry);
     diff.key("trust", trust, &new.trust);
     diff.key("registry", registries, &new.registries);
     diff.key("namespace", namespaces, &new.namespaces);
@@ -193,6 +196,11 @@ impl Diff {
         self.key("ports", port, &new.http.port);
         self.key("addresses", address, &new.http.address);
         self.key("advertise", advertised, &new.http.advertised);
+    }
+
+    fn telemetry(&mut self, old: &TelemetryConfig, new: &TelemetryConfig) {
+        let TelemetryConfig { traces } = old;
+        self.key("telemetry.traces", traces, &new.traces);
     }
 
     fn wasm(&mut self, old: WasmConfig, new: WasmConfig) {

@@ -40,7 +40,7 @@ fn a_flag_that_sets_what_a_key_sets_says_what_the_key_says() {
         let described: Vec<&str> = described.map(|arg| arg.get_id().as_str()).collect();
         assert_eq!(described, keys);
     }
-    assert_eq!(ostler_jobspec::agent_key("telemetry"), None, "a key that is not supported");
+    assert_eq!(ostler_jobspec::agent_key("consul"), None, "a key that is not supported");
 }
 
 #[test]

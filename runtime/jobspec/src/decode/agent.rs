@@ -10,6 +10,7 @@ use super::grants::GrantKeys;
 use super::http::{AddressesKeys, AdvertiseKeys, PortsKeys, hosts, http, ip};
 use super::log::{FILES_MAX, FileKeys, ROTATE_AFTER_MAX, ROTATE_BYTES_MAX, log};
 use super::namespaces::{NamespaceKeys, namespaces};
+use super::telemetry::{TelemetryKeys, telemetry};
 use super::trust::{RegistryKeys, TrustKeys, registries, trust};
 use super::{named, offset};
 use crate::diagnostic::Diagnostics;
@@ -105,6 +106,8 @@ keys! {
         wasm: Option<WasmKeys>;
         /// What `${meta.…}` stands for on this node.
         meta: BTreeMap<String, String>;
+        /// What is told to collectors.
+        telemetry: Option<TelemetryKeys>;
         /// Whose plugins are trusted.
         trust: Option<TrustKeys>;
         /// An OCI registry, by host and port.
@@ -115,7 +118,7 @@ keys! {
         plugins "plugin": Vec<PluginKeys>;
     }
     not_yet {
-        "server"; "log_include_location"; "enable_syslog" [hint("standard error of a service goes to the journal")]; "syslog_facility"; "telemetry"; "consul"; "vault";
+        "server"; "log_include_location"; "enable_syslog" [hint("standard error of a service goes to the journal")]; "syslog_facility"; "consul"; "vault";
         "limits" [hint("limits of a plugin stand in its plugin block")];
     }
 }
@@ -371,6 +374,7 @@ fn agent(file: Block, cx: &mut Context<'_>) -> AgentConfig {
         http_hosts: hosts(keys.http_hosts, cx),
         wasm: keys.wasm.unwrap_or_default().over(WasmConfig::default()),
         node_meta: meta,
+        telemetry: keys.telemetry.map(|block| telemetry(block, cx)).unwrap_or_default(),
         trust: keys.trust.map(|block| trust(block, cx)).unwrap_or_default(),
         registries: registries(keys.registries, cx),
         namespaces: namespaces(keys.namespaces, cx),
