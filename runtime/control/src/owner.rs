@@ -11,6 +11,7 @@
 
 mod carry;
 mod lane;
+mod traces;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::path::PathBuf;
@@ -25,7 +26,7 @@ use crate::ControlHandle;
 use crate::change_log::ChangeLog;
 use crate::gc::gauge::Gauge;
 use crate::held::Holds;
-use crate::machine::{Answer, Ask, ControlEvent, Machine, RequestId, World};
+use crate::machine::{Answer, Ask, ControlEvent, JobAction, Machine, RequestId, World};
 use crate::tables::{AllocReport, Tables};
 use crate::variables::NodeVariables;
 use crate::views::Stage;
@@ -180,6 +181,7 @@ pub fn spawn(options: ControlOptions) -> (ControlHandle, JoinHandle<()>) {
         lane: lane::Lane::default(),
         restored: BTreeMap::new(),
         facts: None,
+        traces: traces::JobTraces::default(),
         disk_watch,
         running: FuturesUnordered::new(),
     };
@@ -216,6 +218,7 @@ struct Owner {
     restored: BTreeMap<AllocId, RestoredAlloc>,
     /// The node as its allocations see it, and the view it was read off.
     facts: Option<(Arc<NodeView>, Arc<NodeFacts>)>,
+    traces: traces::JobTraces,
     disk_watch: DiskWatch,
     running: FuturesUnordered<BoxFuture<'static, Done>>,
 }
@@ -270,6 +273,9 @@ impl Owner {
     fn asked(&mut self, ask: Ask, reply: oneshot::Sender<Answer>) {
         if matches!(ask, Ask::Collect(_)) {
             self.askers_gone();
+        }
+        if let Ask::Change { job, asked: JobAction::Version(_, options), .. } = &ask {
+            self.traces.registered(job, options.trace, self.shared.options.clock.now());
         }
         self.last_request = self.last_request.saturating_add(1);
         self.replies.insert(self.last_request, reply);

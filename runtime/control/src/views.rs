@@ -20,6 +20,7 @@ use ostler_model::ids::{AllocId, GroupName};
 use ostler_model::rollout::Deployment;
 use ostler_model::saved::{JobOrigin, JobRecord};
 use ostler_model::time::Timestamp;
+use ostler_trace::TraceContext;
 
 /// How a job is registered.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -31,6 +32,8 @@ pub struct RegisterOptions {
     pub origin: JobOrigin,
     /// Everything of it is placed now, or nothing is changed.
     pub all_or_nothing: bool,
+    /// Where its allocations belong in a trace; decides nothing.
+    pub trace: Option<TraceContext>,
 }
 
 /// What a registration did. Durable when it is told.

@@ -27,6 +27,7 @@ use serde::Serialize;
 use tokio::sync::Notify;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
+use tracing::Instrument as _;
 
 use ostler_control::{ControlHandle, RegisterOptions, StopOptions, SubmitError};
 use ostler_model::clock::{self, Stopwatch};
@@ -34,6 +35,7 @@ use ostler_model::ids::JobId;
 use ostler_model::job::Job;
 use ostler_model::limits::JOBS_DIR_HOLD;
 use ostler_model::saved::JobOrigin;
+use ostler_trace::Registration;
 
 pub use hold::DirId;
 use hold::{Hold, MissingFiles};
@@ -349,8 +351,13 @@ impl Followed {
 
 async fn register(control: &ControlHandle, path: &Path, job: Arc<Job>) -> Result<(), SubmitError> {
     let origin = JobOrigin::File(path.to_owned());
-    let (id, options) = (job.id.clone(), RegisterOptions { origin, ..RegisterOptions::default() });
-    let done = control.register(job, options).await?;
+    let id = job.id.clone();
+    let registration = Registration::begin(None, id.as_str(), id.namespace(), "file");
+    let trace = registration.context;
+    let options = RegisterOptions { origin, trace, ..RegisterOptions::default() };
+    let done = control.register(job, options).instrument(registration.span.clone()).await;
+    let done = done.inspect_err(|error| registration.refused(error))?;
+    registration.done(done.version, done.index.unwrap_or(done.job_modify_index), None);
     let changed = done.placed.len() + done.updated.len() + done.stopped.len();
     if changed > 0 {
         let (path, version) = (path.display(), done.version);

@@ -60,6 +60,7 @@ use ostler_model::session::{ExecCommand, ExecSession};
 use ostler_model::task::Usage;
 use ostler_model::vars::KeptVariables;
 use ostler_state::StateStore;
+use ostler_trace::Traced;
 
 pub use self::disk_watch::DiskWatch;
 pub use self::health::{CheckId, CheckResult};
@@ -109,6 +110,8 @@ pub struct AllocRunnerConfig {
     pub other_nodes: Option<Arc<dyn OtherNodes>>,
     /// Makes networks of allocations.
     pub networks: Arc<dyn Networks>,
+    /// Its trace, where it has one.
+    pub trace: Traced,
 }
 
 /// An allocation that must run nothing any more before another one starts. Does not keep its owner.

@@ -14,6 +14,7 @@
 pub mod calls;
 pub mod env;
 pub mod events;
+mod first_byte;
 pub mod handle;
 pub mod hooks;
 pub mod interpolate;
@@ -53,6 +54,7 @@ use ostler_model::session::{ExecCommand, ExecSession};
 use ostler_model::task::{TaskState, Usage, Workload};
 use ostler_model::vars::KeptVariables;
 use ostler_state::StateStore;
+use ostler_trace::Traced;
 
 use self::env::NodeFacts;
 use self::hooks::{Fetched, TaskHook};
@@ -155,6 +157,8 @@ pub struct TaskScope {
     pub restartable: bool,
     /// The network that the allocation has of its own, once it is made.
     pub network: NetworkSlot,
+    /// The trace of the allocation.
+    pub trace: Traced,
 }
 
 /// The network of an allocation and those that drivers made for its tasks. Clones share it.

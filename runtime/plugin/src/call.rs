@@ -11,6 +11,8 @@ use std::time::Duration;
 
 use serde::Serialize;
 use tokio::sync::Semaphore;
+use tracing::field::{Empty, display};
+use tracing::{Instrument as _, Span};
 use wasmtime::Store;
 
 use super::bindings::since_0_1::host::types as wit;
@@ -54,6 +56,8 @@ pub(super) struct Called<T> {
     /// Its arguments in their compact form, when somebody is told of it.
     arguments: Vec<u8>,
     observed: Option<Box<dyn ObservedCall>>,
+    /// Its span in the trace of whoever called.
+    span: Span,
 }
 
 impl<T> Called<T> {
@@ -246,7 +250,7 @@ impl<P: Send + Sync + 'static> Caller<P> {
         called: Called<T>,
         end: impl FnOnce(&T) -> CallEnd<&'static Failure>,
     ) -> (Result<T, Failure>, u64) {
-        let Called { result, at, took, cpu, moved, arguments, observed } = called;
+        let Called { result, at, took, cpu, moved, arguments, observed, span } = called;
         self.meter.ended(call, took, cpu, moved);
         let end: CallEnd<&Failure> = match &result {
             Ok(answer) => {
@@ -255,6 +259,17 @@ impl<P: Send + Sync + 'static> Caller<P> {
             }
             Err(failure) => CallEnd::Failed(failure),
         };
+        span.record("otel.name", display(format_args!("plugin {call}")));
+        match &end {
+            CallEnd::Answered => {}
+            CallEnd::Refused(why) | CallEnd::Broken(why) => {
+                span.record("error", why.as_str());
+            }
+            CallEnd::Failed(failure) => {
+                span.record("error", display(failure));
+            }
+        }
+        drop(span);
         let ended = EndedCall { function: call, at, took, arguments, end };
         let number = observed.map_or(0, |observed| observed.ended(ended));
         (result, number)
@@ -325,7 +340,11 @@ impl<P: Send + Sync + 'static> Caller<P> {
         let observed = self.observer.clone().map(CallObserver::begins);
         let log = observed.as_ref().map(|observed| observed.host_calls());
         let tracer = log.map_or(Tracer::Off, Tracer::Recording);
-        Called { observed, ..self.traced(task, tracer, body).await }
+        let plugin = self.context.name.as_str();
+        let span =
+            ostler_trace::span_here!("plugin call", otel.name = Empty, plugin, error = Empty);
+        let called = self.traced(task, tracer, body).instrument(span.clone()).await;
+        Called { observed, span, ..called }
     }
 
     /// Run `body` likewise with answers of somebody else in the host's place.
@@ -355,7 +374,16 @@ impl<P: Send + Sync + 'static> Caller<P> {
             Err(error) => (Err(Failure { error, said: tail.said() }), BytesMoved::default()),
         };
         let took = watch.elapsed();
-        Called { result, at, took, cpu, moved, arguments: Vec::new(), observed: None }
+        Called {
+            result,
+            at,
+            took,
+            cpu,
+            moved,
+            arguments: Vec::new(),
+            observed: None,
+            span: Span::none(),
+        }
     }
 
     async fn bounded<T, F>(

@@ -7,8 +7,10 @@ use std::sync::Arc;
 use axum::body::Bytes;
 use axum::extract::State;
 use axum::extract::rejection::BytesRejection;
+use axum::http::HeaderMap;
 use axum::response::Response;
 use serde::de::{DeserializeOwned, IgnoredAny};
+use tracing::Instrument as _;
 
 use super::error::Failure;
 use super::evaluations;
@@ -28,6 +30,7 @@ use ostler_model::ids::{JobId, NAMESPACE, Namespace};
 use ostler_model::job::Job;
 use ostler_model::limits::API_START_WAIT;
 use ostler_model::saved::{JobOrigin, JobRecord};
+use ostler_trace::{Registration, TraceParent};
 use ostler_wire::{
     EvaluateRequest, JobDiff, JobRequest, JobVersions, ParseRequest, Registered, Validated,
 };
@@ -154,19 +157,21 @@ pub(super) async fn list(State(api): Shared, params: Params) -> Result<Response,
 pub(super) async fn register(
     State(api): Shared,
     params: Params,
+    headers: HeaderMap,
     body: Body,
 ) -> Result<Response, Failure> {
     let given = job_to_change(&params, &bytes(body)?)?;
-    take(&api, &params, given).await
+    take(&api, &params, &headers, given).await
 }
 
 /// `PUT /v1/job/ID`
 pub(super) async fn update(
     Asked { api, id, params }: Asked,
+    headers: HeaderMap,
     body: Body,
 ) -> Result<Response, Failure> {
     let given = job_named(&params, &id, &bytes(body)?)?;
-    take(&api, &params, given).await
+    take(&api, &params, &headers, given).await
 }
 
 /// While plugins are loaded, those of the job are waited for a while: only they know what is right in
@@ -175,22 +180,44 @@ async fn drivers(api: &Api, job: &Job) {
     let _late = clock::timeout(API_START_WAIT, api.agent.drivers_looked_for(job)).await;
 }
 
-async fn take(api: &Api, params: &Params, given: Given) -> Result<Response, Failure> {
+/// The header by which a request says in which trace it is.
+const TRACEPARENT: &str = "traceparent";
+
+fn trace_parent(headers: &HeaderMap) -> Option<TraceParent> {
+    TraceParent::parse(headers.get(TRACEPARENT)?.to_str().ok()?)
+}
+
+async fn take(
+    api: &Api,
+    params: &Params,
+    headers: &HeaderMap,
+    given: Given,
+) -> Result<Response, Failure> {
     let Given { job, envelope, warnings } = given;
     let here = api.agent.not_as_written(&job);
+    let (name, namespace) = (job.id.as_str(), job.namespace());
+    let registration = Registration::begin(trace_parent(headers), name, namespace, "api");
     let enforced = envelope.enforce_index.unwrap_or(false);
     let expected = envelope.job_modify_index.unwrap_or(0);
     let options = RegisterOptions {
         enforce_job_modify_index: enforced.then_some(expected),
         origin: JobOrigin::Api,
         all_or_nothing: false,
+        trace: registration.context,
     };
-    drivers(api, &job).await;
     let id = job.id.clone();
-    let mut registered = api.agent.register(job, options).await?;
+    let registering = async {
+        drivers(api, &job).await;
+        let done = api.agent.register(job, options).await;
+        tracing::debug!(job = %id, taken = done.is_ok(), "job registered");
+        done
+    };
+    let done = registering.instrument(registration.span.clone()).await;
+    let mut registered = done.inspect_err(|error| registration.refused(error))?;
     registered.warnings.extend(here);
     let index = registered.index.unwrap_or(registered.job_modify_index);
     let evaluation = evaluations::of_registration(&id, &registered);
+    registration.done(registered.version, index, Some(&evaluation));
     let answer = change::registered(registered, index, evaluation, warnings);
     Ok(reply::at_index(index, reply::json(params, &answer)?))
 }

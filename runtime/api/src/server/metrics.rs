@@ -219,7 +219,7 @@ fn labels_of(view: &AllocView, task: &Task, host: &str) -> Labels {
 }
 
 /// What only grows while its plugin or its store is in its place, and is asked for by its rate.
-const COUNTERS: [&str; 9] = [
+const COUNTERS: [&str; 11] = [
     "ostler_plugin_calls",
     "ostler_plugin_calls_failed",
     "ostler_plugin_cpu_seconds",
@@ -229,6 +229,8 @@ const COUNTERS: [&str; 9] = [
     "ostler_state_puts",
     "ostler_state_unchanged",
     "ostler_state_writes",
+    "ostler_traces_lost",
+    "ostler_traces_sent",
 ];
 
 /// As Prometheus reads them: all of one name together, after their type.

@@ -13,6 +13,7 @@ pub(super) fn of_agent(api: &Api, views: &[AllocView]) -> Vec<Gauge<'static>> {
     let mut gauges = of_plugins(api);
     gauges.extend(of_hooks(views));
     gauges.extend(of_guests(api));
+    gauges.extend(of_traces());
     gauges
 }
 
@@ -82,6 +83,15 @@ fn of_guests(api: &Api) -> Vec<Gauge<'static>> {
         ]
     });
     gauges.collect()
+}
+
+/// What became of the spans of traces, where they are recorded.
+fn of_traces() -> Vec<Gauge<'static>> {
+    let Some(spans) = ostler_trace::counts() else { return Vec::new() };
+    let of = labels([]);
+    [("sent", spans.sent), ("lost", spans.lost)]
+        .map(|(name, value)| gauge(&format!("ostler.traces.{name}"), number(value), &of))
+        .into()
 }
 
 #[expect(clippy::cast_precision_loss, reason = "a measurement")]

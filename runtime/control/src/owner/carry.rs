@@ -18,6 +18,7 @@ use ostler_model::ids::AllocId;
 use ostler_model::limits::{GC_DESTROY_WALL_MAX, GC_MEASURE_WALL_MAX};
 use ostler_node::NodeView;
 use ostler_state::Prefix;
+use ostler_trace::{AllocTrace, Traced};
 
 impl Owner {
     pub(super) fn carry_out(&mut self, effect: ControlEffect) {
@@ -145,7 +146,10 @@ impl Owner {
     /// Start the owner of an allocation, and follow it. An error says why it cannot be, for people.
     pub(super) fn make_owner(&mut self, alloc: Arc<Allocation>) -> Result<(), String> {
         let restored = self.restored.remove(&alloc.id);
-        let config = self.runner_config(alloc);
+        let mut config = self.runner_config(alloc);
+        if restored.is_none() {
+            config.trace = self.trace_of(&config.allocation);
+        }
         let spawned = match restored {
             Some(restored) => AllocRunner::restore(config, restored),
             None => AllocRunner::spawn(config),
@@ -180,7 +184,17 @@ impl Owner {
             host_ip: options.node.current().host_ip.to_string().into(),
             other_nodes: options.other_nodes.clone(),
             networks: Arc::clone(&options.networks),
+            trace: None,
         }
+    }
+
+    /// The trace of a new allocation, below the registration of its job. One of an earlier agent has none.
+    fn trace_of(&self, alloc: &Allocation) -> Traced {
+        let now = self.shared.options.clock.now();
+        let above = self.traces.of(&alloc.job.id, now)?;
+        let id = alloc.id.to_string();
+        let (job, group) = (&alloc.job, alloc.group.as_str());
+        Some(AllocTrace::begin(above, &id, job.id.as_str(), job.namespace(), group))
     }
 
     /// The owners of the earlier allocations of its place that are not over.

@@ -64,6 +64,7 @@ use ostler_model::ports::{BoxFuture, Drivers};
 use ostler_model::rng::Rng;
 use ostler_model::saved::NetworkStatus;
 use ostler_state::{Key, StateStore};
+use ostler_trace::Traced;
 
 pub use self::background::Background;
 pub use self::run::{
@@ -118,6 +119,8 @@ pub struct AllocScope {
     pub networks: Arc<dyn Networks>,
     /// Its own, once it is made.
     pub network: NetworkSlot,
+    /// Its trace.
+    pub trace: Traced,
 }
 
 /// What is made for the first run of a task together with the allocation's directory.

@@ -37,7 +37,7 @@ use crate::kinds::Kinds;
 use crate::queue;
 use crate::task::{RequestError, TaskHandle};
 use crate::watch;
-use ostler_model::alloc::{AllocState, Allocation, DesiredStatus};
+use ostler_model::alloc::{AllocState, Allocation, ClientStatus, DesiredStatus};
 use ostler_model::clock::Clock;
 use ostler_model::held_once::HeldOnce;
 use ostler_model::ids::TaskName;
@@ -355,6 +355,14 @@ impl Runner {
             differs
         });
         self.phase.set(self.machine.phase());
+        if let Some(trace) = &self.scope.trace {
+            let now = self.machine.public();
+            let failed = now.client_status == ClientStatus::Failed;
+            if now.client_status != ClientStatus::Pending {
+                let why = failed.then_some(now.client_description.as_str());
+                trace.arrived(&now.client_status.to_string(), why);
+            }
+        }
     }
 }
 

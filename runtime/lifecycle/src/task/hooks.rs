@@ -27,6 +27,9 @@ use std::path::PathBuf;
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
+use tracing::field::{Empty, display};
+use tracing::{Instrument as _, Span};
+
 use super::TaskScope;
 use super::env::TaskEnv;
 use super::events;
@@ -46,6 +49,7 @@ use ostler_model::json::JsonObject;
 use ostler_model::limits::{HOOK_SLOW, HOOK_WALL_MAX};
 use ostler_model::ports::{BoxFuture, Driver, PluginCallError};
 use ostler_model::time::Timestamp;
+use ostler_trace::child_of;
 
 /// What the prestart hooks made for one run.
 #[derive(Default)]
@@ -228,6 +232,12 @@ pub fn standard() -> Vec<Arc<dyn TaskHook>> {
     ALL.clone()
 }
 
+/// The span of one call of a hook.
+fn span(scope: &TaskScope, hook: &dyn TaskHook, call: &'static str) -> Span {
+    let (ids, hook, task) = (child_of(&scope.trace), hook.name(), scope.task.name.as_str());
+    ostler_trace::span!(ids, "task hook", task, hook, call, error = Empty)
+}
+
 /// Run all prestart hooks.
 ///
 /// # Errors
@@ -239,9 +249,15 @@ pub async fn prestart(
     let mut preparation = Preparation { notes, ..Preparation::default() };
     for hook in &scope.hooks {
         let watch = clock::Stopwatch::start();
+        let span = span(scope, &**hook, "prestart");
         let result = clock::timeout(hook.wall(), hook.prestart(scope, &mut preparation))
+            .instrument(span.clone())
             .await
             .unwrap_or(Err(HookError::TimedOut { hook: hook.name() }));
+        if let Err(error) = &result {
+            span.record("error", display(error));
+        }
+        drop(span);
         if watch.elapsed() >= HOOK_SLOW && result.is_ok() {
             preparation.say(events::hook_took(scope.clock.now(), hook.name(), watch.elapsed()));
         }
@@ -287,7 +303,9 @@ pub async fn replay(scope: &TaskScope) -> ReplayedHooks {
 /// Run all exited hooks.
 pub async fn exited(scope: &TaskScope) {
     for hook in &scope.hooks {
-        if clock::timeout(HOOK_WALL_MAX, hook.exited(scope)).await.is_none() {
+        let span = span(scope, &**hook, "exited");
+        let exited = clock::timeout(HOOK_WALL_MAX, hook.exited(scope)).instrument(span);
+        if exited.await.is_none() {
             tracing::warn!(task = %scope.task.name, hook = hook.name(), "exited hook did not end in time");
         }
     }
@@ -296,7 +314,9 @@ pub async fn exited(scope: &TaskScope) {
 /// Run all stop hooks.
 pub async fn stop(scope: &TaskScope) {
     for hook in &scope.hooks {
-        if clock::timeout(HOOK_WALL_MAX, hook.stop(scope)).await.is_none() {
+        let span = span(scope, &**hook, "stop");
+        let stopped = clock::timeout(HOOK_WALL_MAX, hook.stop(scope)).instrument(span);
+        if stopped.await.is_none() {
             tracing::warn!(task = %scope.task.name, hook = hook.name(), "stop hook did not end in time");
         }
     }

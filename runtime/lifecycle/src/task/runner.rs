@@ -74,6 +74,8 @@ struct Runner {
     followed: Option<RunId>,
     /// What of the public state is known to be durable.
     lasting: Lasting,
+    /// The first byte of its first run is waited for, or was.
+    heard: bool,
 }
 
 /// Tells that the owner is gone, also when it was dropped or panicked: nobody waits for it in vain.

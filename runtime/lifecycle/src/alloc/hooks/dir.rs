@@ -152,6 +152,7 @@ mod tests {
             other_nodes: None,
             networks: Arc::new(ostler_model::network::HostNetworkOnly),
             network: Default::default(),
+            trace: None,
         };
         // A making that is slow, abandoned as a stop abandons it.
         let (go, went) = mpsc::channel::<()>();

@@ -6,8 +6,12 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+use tracing::field::{Empty, display};
+use tracing::{Instrument as _, Span};
+
 use super::{AllocHook, AllocHookError, AllocScope, HookFailure, HookResult};
 use ostler_model::clock;
+use ostler_trace::child_of;
 
 /// Which call of a hook.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -91,7 +95,25 @@ impl Future for Guarded<'_> {
     }
 }
 
+fn span(hook: &dyn AllocHook, kind: HookKind, scope: &AllocScope) -> Span {
+    let (ids, hook) = (child_of(&scope.trace), hook.name());
+    ostler_trace::span!(ids, "allocation hook", hook, call = ?kind, error = Empty)
+}
+
 async fn call(
+    hook: &dyn AllocHook,
+    kind: HookKind,
+    scope: &AllocScope,
+) -> Result<(), AllocHookError> {
+    let span = span(hook, kind, scope);
+    let result = call_within(hook, kind, scope).instrument(span.clone()).await;
+    if let Err(error) = &result {
+        span.record("error", display(&error.failure));
+    }
+    result
+}
+
+async fn call_within(
     hook: &dyn AllocHook,
     kind: HookKind,
     scope: &AllocScope,

@@ -129,6 +129,7 @@ fn start(
         other_nodes: config.other_nodes,
         networks: config.networks,
         network: members.network,
+        trace: config.trace,
     };
     let runner = Box::new(Runner {
         scope,
@@ -246,6 +247,7 @@ impl Members {
                     && !task.templates.iter().any(TaskTemplate::may_wait),
                 restartable: true,
                 network: network.clone(),
+                trace: config.trace.clone(),
             };
             let handle = match known {
                 Some(known) => TaskHandle::restore(scope, gate_seen, Arc::clone(&tick), known),

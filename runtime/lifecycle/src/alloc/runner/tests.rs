@@ -131,6 +131,7 @@ impl Bench {
             host_ip: Arc::from("127.0.0.1"),
             other_nodes: None,
             networks: Arc::new(ostler_model::network::HostNetworkOnly),
+            trace: None,
         }
     }
 

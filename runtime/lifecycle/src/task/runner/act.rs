@@ -3,15 +3,27 @@
 use std::sync::Arc;
 
 use futures_util::FutureExt as _;
+use tracing::field::{Empty, display};
+use tracing::{Instrument as _, Span};
 
 use super::Runner;
 use super::answer::{Answer, Call};
+use crate::task::TaskScope;
 use crate::task::calls::{self, Run, StartError};
+use crate::task::first_byte;
 use crate::task::machine::{TaskEffect, TaskInput};
 use crate::task::recovery::{self, Recovery};
 use crate::task::templates::follow::{self, TemplateNews, Then};
 use ostler_model::clock;
 use ostler_model::task::TaskStatus;
+use ostler_trace::child_of;
+
+/// The span of a call about a run of the task.
+fn span(scope: &TaskScope, name: &'static str) -> Span {
+    let (ids, task) = (child_of(&scope.trace), scope.task.name.as_str());
+    let driver = scope.task.driver.as_str();
+    ostler_trace::span!(ids, "task call", otel.name = name, task, driver, error = Empty)
+}
 
 impl Runner {
     /// Do what the machine says.
@@ -84,9 +96,13 @@ impl Runner {
         let (scope, record, guard) =
             (Arc::clone(&self.scope), self.record.clone(), run.start_guard());
         self.call(Call::Start, async move {
-            let answer = calls::start(&scope, &record, &run).await;
+            let span = span(&scope, "task start");
+            let started = calls::start(&scope, &record, &run).instrument(span.clone()).await;
             drop((guard, modules));
-            Answer::Started(answer)
+            if let Err(failed) = &started {
+                span.record("error", display(&failed.error));
+            }
+            Answer::Started(started)
         });
     }
 
@@ -95,6 +111,9 @@ impl Runner {
         let scope = Arc::clone(&self.scope);
         match effect {
             TaskEffect::Watch => {
+                if !std::mem::replace(&mut self.heard, true) {
+                    first_byte::watch(&scope, scope.clock.now());
+                }
                 self.call(Call::Watch, async move {
                     calls::watch(&scope, &run).await;
                     Answer::WorkloadEnded
@@ -102,7 +121,8 @@ impl Runner {
                 self.follow_templates();
             }
             TaskEffect::Stop(timeout) => self.call(Call::Stop, async move {
-                Answer::Stopped(calls::stop(&scope, &run, timeout).await)
+                let span = span(&scope, "task stop");
+                Answer::Stopped(calls::stop(&scope, &run, timeout).instrument(span).await)
             }),
             TaskEffect::Kill => self
                 .call(Call::Kill, async move { Answer::Killed(calls::kill(&scope, &run).await) }),
@@ -112,7 +132,8 @@ impl Runner {
                     if calls::never_ran(&scope, &run) {
                         return Answer::Recovered(Recovery::NeverRan);
                     }
-                    let (exit, trouble) = calls::finish_run(&scope, &run).await;
+                    let span = span(&scope, "task exit");
+                    let (exit, trouble) = calls::finish_run(&scope, &run).instrument(span).await;
                     Answer::ExitRead(exit, trouble)
                 });
             }

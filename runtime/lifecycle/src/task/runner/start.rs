@@ -132,6 +132,7 @@ fn start(
         present: Arc::clone(&present),
         followed: None,
         lasting: known.unwrap_or_default(),
+        heard: false,
     });
     let gone_guard = GoneGuard { gone: gone.clone(), tick: Arc::clone(&runner.tick) };
     let inbox = Inbox { requests: inbox, gate, notes: notes_inbox, newest: newer };

@@ -141,6 +141,7 @@ impl Bench {
             at_once: false,
             restartable: self.restartable,
             network: Default::default(),
+            trace: None,
         }
     }
 
