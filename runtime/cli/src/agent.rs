@@ -30,6 +30,7 @@ use super::logging;
 use super::notify;
 use super::output;
 use super::start::StartError;
+use super::traces;
 use super::watchdog;
 use ostler_agent::{Agent, AgentHandle, AgentMode, AgentOptions, Begun, LeaveMode};
 use ostler_api::SOCKET_NAME;
@@ -52,6 +53,7 @@ pub(super) async fn run(args: &Arc<AgentCommandArgs>, verbose: u8) -> Result<Exi
         .map_err(|error| Stop::Cannot(format!("cannot wait for signals: {error}")))?;
     let config = given.config()?;
     logging::configure(&given.log(&config.log)).map_err(Stop::Wrong)?;
+    let traces = traces::begin(&config.telemetry).map_err(Stop::Wrong)?;
     let place = Place::of(args.data_dir.clone(), &config)?;
     let cluster = config.cluster.clone();
     let joins = !cluster.servers.is_empty();
@@ -102,6 +104,7 @@ pub(super) async fn run(args: &Arc<AgentCommandArgs>, verbose: u8) -> Result<Exi
     output::say(&format!("{}: the agent ends, {what}; once more ends it at once", signal.name()));
     tokio::select! {
         () = leave(agent, api, mode) => {
+            traces::end(traces).await;
             output::say("the agent has ended");
             Ok(Exit::Success)
         }

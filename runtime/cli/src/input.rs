@@ -7,6 +7,7 @@ use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 
 use super::args::job::JobFileArgs;
+use super::traces;
 use ostler_agent::ConfigProblem;
 use ostler_jobspec::{ConfigFault, Diagnostics, Inputs, JobFile, JobFileError};
 use ostler_model::causes::chain;
@@ -47,6 +48,14 @@ pub(super) enum InputError {
     /// Values of variables that cannot be used.
     #[error("{0}")]
     Variables(String),
+    /// What it asks for is not built in.
+    #[error("{}: {why}", path.display())]
+    NotBuilt {
+        /// The path given.
+        path: PathBuf,
+        /// What to build, or to leave out.
+        why: &'static str,
+    },
     /// Read, and wrong in places.
     #[error("{} has {}", path.display(), counted(diagnostics.found(), "problem"))]
     Invalid {
@@ -154,11 +163,16 @@ pub(super) fn config(path: Option<&Path>) -> Result<AgentConfig, InputError> {
         return Ok(AgentConfig::default());
     };
     let bytes = file(path, CONFIG_FILE_BYTES_MAX)?;
-    ostler_jobspec::parse_agent_config(&bytes, path).map_err(|diagnostics| InputError::Invalid {
+    let read = ostler_jobspec::parse_agent_config(&bytes, path);
+    let config = read.map_err(|diagnostics| InputError::Invalid {
         path: path.to_owned(),
         text: String::from_utf8_lossy(&bytes).into_owned(),
         diagnostics,
-    })
+    })?;
+    match traces::refused(&config.telemetry, ostler_trace::BUILT) {
+        Some(why) => Err(InputError::NotBuilt { path: path.to_owned(), why }),
+        None => Ok(config),
+    }
 }
 
 /// Read a regular file of at most `max` bytes.

@@ -41,6 +41,7 @@ mod logging_file;
 mod logging_followed;
 mod logging_hclog;
 mod logging_lines;
+mod logging_traces;
 mod man;
 mod node;
 mod node_drain;
@@ -71,6 +72,7 @@ mod table;
 mod terminal;
 mod token;
 mod top;
+mod traces;
 mod vars;
 mod watchdog;
 

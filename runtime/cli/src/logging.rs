@@ -23,6 +23,7 @@ use super::logging_file::LogFile;
 use super::logging_followed;
 use super::logging_hclog::HcLog;
 use super::logging_lines::Lines;
+use super::logging_traces;
 use super::output;
 use super::terminal::Terminal;
 use ostler_model::log_config::{AgentLogConfig, LogLevel};
@@ -55,6 +56,8 @@ pub(super) fn start(verbose: u8, terminal: &Terminal) -> Written {
         .log_internal_errors(false)
         .with_filter(filter);
     let subscriber = Registry::default().with(written).with(logging_followed::layer());
+    #[cfg(feature = "otel")]
+    let subscriber = subscriber.with(ostler_trace::layer());
     // Only fails when there is a subscriber already.
     let _there_already = subscriber.try_init();
     let level_given = variable().is_some();
@@ -90,7 +93,8 @@ pub(super) fn configure(config: &AgentLogConfig) -> Result<(), String> {
     if let Some(level) = config.level.filter(|_| !control.level_given) {
         control.form.targets.store(level >= LogLevel::Debug, Ordering::Relaxed);
         // An error means that there is no subscriber any more.
-        let _gone = control.filter.reload(EnvFilter::new(of_level(level)));
+        let filter = EnvFilter::new(logging_traces::without_spans(of_level(level)));
+        let _gone = control.filter.reload(filter);
     }
     Ok(())
 }
@@ -111,14 +115,21 @@ where
     fn format_event(
         &self,
         context: &FmtContext<'_, S, N>,
-        writer: Writer<'_>,
+        mut writer: Writer<'_>,
         event: &Event<'_>,
     ) -> fmt::Result {
         if self.json.load(Ordering::Relaxed) {
             return HcLog.format_event(context, writer, event);
         }
         let text = Format::default().with_target(self.targets.load(Ordering::Relaxed));
-        text.format_event(context, writer, event)
+        let Some([trace, span]) = logging_traces::ids() else {
+            return text.format_event(context, writer, event);
+        };
+        let mut line = String::new();
+        let text = text.with_ansi(writer.has_ansi_escapes());
+        text.format_event(context, Writer::new(&mut line), event)?;
+        let line = line.trim_end_matches('\n');
+        writeln!(writer, "{line} {}={} {}={}", trace.0, trace.1, span.0, span.1)
     }
 }
 
@@ -133,10 +144,10 @@ fn variable() -> Option<String> {
 
 /// What is logged.
 fn filter(verbose: u8, terminal: &Terminal) -> EnvFilter {
-    let filter = variable().map_or_else(|| EnvFilter::try_new(level(verbose)), EnvFilter::try_new);
-    filter.unwrap_or_else(|error| {
+    let wanted = variable().unwrap_or_else(|| level(verbose).to_owned());
+    EnvFilter::try_new(logging_traces::without_spans(&wanted)).unwrap_or_else(|error| {
         output::warning(terminal, &format!("{FILTER_VARIABLE} is no filter ({error}); try debug"));
-        EnvFilter::new(level(verbose))
+        EnvFilter::new(logging_traces::without_spans(level(verbose)))
     })
 }
 

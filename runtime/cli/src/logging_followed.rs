@@ -11,6 +11,7 @@ use tracing_subscriber::layer::Context;
 use tracing_subscriber::registry::LookupSpan;
 use tracing_subscriber::{Layer, reload};
 
+use super::logging_traces;
 use ostler_api::agent_log::{AgentLog, LogLine};
 use ostler_model::clock::Clock;
 
@@ -33,7 +34,9 @@ where
 
 /// Libraries say what is wrong and no more: what carries the lines away would be told of them.
 fn wanted(level: LevelFilter) -> Targets {
-    Targets::new().with_target(OWN, level).with_default(level.min(LevelFilter::WARN))
+    let spans = (ostler_trace::TARGET, LevelFilter::OFF);
+    let ours = Targets::new().with_target(OWN, level).with_target(spans.0, spans.1);
+    ours.with_default(level.min(LevelFilter::WARN))
 }
 
 struct Followed {
@@ -45,6 +48,8 @@ impl<S: Subscriber> Layer<S> for Followed {
     fn on_event(&self, event: &Event<'_>, _: Context<'_, S>) {
         let mut said = Said::default();
         event.record(&mut said);
+        let ids = logging_traces::ids().into_iter().flatten();
+        said.fields.extend(ids.map(|(name, id)| (name.to_owned(), id.into())));
         let metadata = event.metadata();
         self.log.tell(LogLine {
             at: self.clock.now(),

@@ -10,6 +10,8 @@ use tracing_subscriber::fmt::time::{FormatTime as _, SystemTime};
 use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields};
 use tracing_subscriber::registry::LookupSpan;
 
+use super::logging_traces;
+
 /// Writes these lines.
 pub(super) struct HcLog;
 
@@ -32,6 +34,9 @@ where
         SystemTime.format_time(&mut Writer::new(&mut now))?;
         fields.0.insert("@timestamp".to_owned(), now.into());
         event.record(&mut fields);
+        for (name, id) in logging_traces::ids().into_iter().flatten() {
+            fields.0.insert(name.to_owned(), id.into());
+        }
         writeln!(writer, "{}", Value::Object(fields.0))
     }
 }

@@ -6,11 +6,13 @@ use super::args::AgentArgs;
 use super::exit::Exit;
 use super::input::{self, InputError};
 use super::output;
+use super::traces;
 use ostler_agent::{Agent, AgentError, AgentHandle, AgentMode, AgentOptions, Holder, LockError};
 use ostler_model::causes;
 use ostler_model::clock::{self, Clock};
 use ostler_model::config::AgentConfig;
 use ostler_model::rng::Rng;
+use ostler_trace::Sending;
 use std::time::Duration;
 
 /// How long an agent that leaves may take; what it holds is then the kernel's to clean up.
@@ -53,6 +55,7 @@ pub(super) struct Session {
     /// A notice about the directory, for the user.
     pub notice: Option<String>,
     temporary: Option<tempfile::TempDir>,
+    traces: Option<Sending>,
 }
 
 impl Session {
@@ -88,7 +91,8 @@ impl Session {
             session = Self::start_in(&path, Some(made), &config).await;
         }
         let session = session.map_err(|error| StartError::Agent(causes::chain(&error)))?;
-        Ok(Self { notice, ..session })
+        let traces = traces::begin(&config.telemetry).map_err(StartError::Agent)?;
+        Ok(Self { notice, traces, ..session })
     }
 
     /// As [`Session::start`], for a command that has no other place to tell the notice.
@@ -120,16 +124,17 @@ impl Session {
             other_nodes: None,
         };
         let agent = Agent::start(options).await?;
-        Ok(Self { agent, notice: None, temporary })
+        Ok(Self { agent, notice: None, temporary, traces: None })
     }
 
     /// End the agent and remove a temporary data directory.
     pub(super) async fn end(self) {
-        let Self { agent, temporary, .. } = self;
+        let Self { agent, temporary, traces, .. } = self;
         if clock::timeout(SHUTDOWN_WAIT, agent.shutdown()).await.is_none() {
             tracing::warn!("the agent did not end in time; it is left as it is");
         }
         drop(agent);
+        traces::end(traces).await;
         if let Some(dir) = temporary {
             let path = dir.path().to_owned();
             if let Err(error) = dir.close() {
