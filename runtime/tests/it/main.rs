@@ -90,6 +90,7 @@ mod stock_commands;
 mod supervise;
 mod tasks;
 mod templates;
+mod traces;
 mod trust;
 mod upgrade;
 mod variables;

@@ -128,20 +128,45 @@ impl Client {
     }
 
     pub async fn send(&self, method: &str, path: &str, body: Bytes) -> Answer {
+        self.send_with(method, path, &[], body).await
+    }
+
+    /// The same with these headers.
+    pub async fn send_with(
+        &self,
+        method: &str,
+        path: &str,
+        headers: &[(&str, &str)],
+        body: Bytes,
+    ) -> Answer {
+        let sent = self.open_with(method, path, headers, body);
         // The connection goes last: with it ends the body.
-        let Stream { status, headers, body, _connection } = self.open(method, path, body).await;
+        let Stream { status, headers, body, _connection } = sent.await;
         let body = within(body.collect()).await.unwrap().to_bytes();
         Answer { status, headers, body }
     }
 
     /// Send a request; the answer's body is read piece by piece. Dropping it hangs up.
     pub async fn open(&self, method: &str, path: &str, body: Bytes) -> Stream {
+        self.open_with(method, path, &[], body).await
+    }
+
+    async fn open_with(
+        &self,
+        method: &str,
+        path: &str,
+        headers: &[(&str, &str)],
+        body: Bytes,
+    ) -> Stream {
         let stream = UnixStream::connect(&self.0).await.unwrap();
         let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await.unwrap();
         let connection = tokio_util::task::AbortOnDropHandle::new(tokio::spawn(async move {
             let _hung_up = connection.await;
         }));
-        let request = Request::builder().method(method).uri(path).header("host", "ostler");
+        let mut request = Request::builder().method(method).uri(path).header("host", "ostler");
+        for (name, value) in headers {
+            request = request.header(*name, *value);
+        }
         let request = request.body(Full::new(body)).unwrap();
         let response = within(sender.send_request(request)).await;
         let response = response.unwrap_or_else(|error| panic!("{method} {path}: {error}"));
