@@ -16,13 +16,13 @@ use super::terminal::{Terminal, one_line, plain};
 use ostler_api::client::{ApiClient, segment};
 use ostler_explain::alloc::AllocHistory;
 use ostler_explain::device::DeviceHistory;
-use ostler_explain::job::JobHistory;
+use ostler_explain::job::{JobEvent, JobHistory};
 use ostler_explain::plugin::PluginHistory;
 use ostler_explain::{BlockedPlace, Explanation, alloc, device, job, plugin};
 use ostler_model::clock::Clock;
 use ostler_model::ids::AllocId;
 use ostler_model::time::Timestamp;
-use ostler_wire::{Alloc, Deployment, Evaluation, JobStub};
+use ostler_wire::{Alloc, Deployment, Evaluation, Job, JobStub};
 
 /// Of a job, allocations that are explained with all of their record.
 const WHOLE_ALLOCS_MAX: usize = 8;
@@ -162,8 +162,14 @@ fn instances(group: Value) -> Vec<DeviceHistory> {
 /// Everything that is on record of an allocation.
 async fn alloc_record(client: &ApiClient, id: AllocId) -> Result<AllocHistory<'static>, Stop> {
     let alloc: Alloc = client.get(&format!("/v1/allocation/{id}")).await?;
-    // Of one that has ended there are none.
-    let checks = client.get(&format!("/v1/client/allocation/{id}/checks")).await;
+    let checks = match alloc.client_status.terminal() {
+        // Of one that has ended there are none.
+        true => BTreeMap::new(),
+        false => {
+            let path = format!("/v1/client/allocation/{id}/checks");
+            client.get(&path).await.unwrap_or_default()
+        }
+    };
     let successor_at = match alloc.followup_eval_id.as_deref() {
         None | Some("") => None,
         Some(followup) => {
@@ -172,7 +178,7 @@ async fn alloc_record(client: &ApiClient, id: AllocId) -> Result<AllocHistory<'s
             found.and_then(|found| Timestamp::parse(found.wait_until.as_deref()?))
         }
     };
-    Ok(AllocHistory { alloc, checks: checks.unwrap_or_default(), successor_at })
+    Ok(AllocHistory { alloc, checks, successor_at })
 }
 
 /// Why places of a job are empty.
@@ -186,23 +192,38 @@ struct Blocked {
 /// Everything that is on record of a job.
 async fn job_record(client: &ApiClient, id: &str) -> Result<JobHistory<'static>, Stop> {
     let path = format!("/v1/job/{}", segment(id));
-    let job = client.get(&path).await?;
+    let job: Job = client.get(&path).await?;
     let summary = client.get(&format!("{path}/summary")).await?;
-    let mut allocs: Vec<Alloc> = client.get(&format!("{path}/allocations")).await?;
-    allocs.sort_by_key(|alloc| std::cmp::Reverse(alloc.create_time));
-    for alloc in allocs.iter_mut().take(WHOLE_ALLOCS_MAX) {
+    let mut deployments: Vec<Deployment> = client.get(&format!("{path}/deployments")).await?;
+    deployments.sort_by_key(|one| std::cmp::Reverse(one.create_index));
+    let allocs = client.get::<Vec<Alloc>>(&format!("{path}/allocations")).await?;
+    let bare = |alloc| AllocHistory { alloc, ..AllocHistory::default() };
+    let mut allocs: Vec<AllocHistory> = allocs.into_iter().map(bare).collect();
+    // Those that are told of first, the newest of them before others.
+    allocs.sort_by_key(|one| {
+        let calm = !job::in_trouble(&job, &deployments, one);
+        (calm, std::cmp::Reverse(one.alloc.create_time))
+    });
+    for one in allocs.iter_mut().take(WHOLE_ALLOCS_MAX) {
         // One that was collected meanwhile stays as the list has it.
-        if let Ok(whole) = client.get(&format!("/v1/allocation/{}", alloc.id)).await {
-            *alloc = whole;
+        if let Ok(whole) = alloc_record(client, one.alloc.id).await {
+            *one = whole;
         }
     }
     let path = format!("/v1/ostler/job/{}/blocked", segment(id));
     // An agent of before has no such path.
     let Blocked { places, holders } = client.get(&path).await.unwrap_or_default();
-    let mut deployments: Vec<Deployment> =
-        client.get(&format!("/v1/job/{}/deployments", segment(id))).await?;
-    deployments.sort_by_key(|one| std::cmp::Reverse(one.create_index));
-    Ok(JobHistory { job, summary, allocs, blocked: places, deployments, holders })
+    let path = format!("/v1/ostler/events?namespace={}&job={}", client.namespaces(), segment(id));
+    // Who may not see them is told without them.
+    let Events { events } = client.get(&path).await.unwrap_or_default();
+    Ok(JobHistory { job, summary, allocs, blocked: places, deployments, holders, events })
+}
+
+/// What happened to a job.
+#[derive(Debug, Default, serde::Deserialize)]
+#[serde(default)]
+struct Events {
+    events: Vec<JobEvent>,
 }
 
 #[cfg(test)]

@@ -16,15 +16,12 @@ use ostler_model::time::Timestamp;
 use ostler_wire::{Alloc, CheckStatus, TaskEvent};
 use serde::Deserialize;
 
+use crate::alloc_happened::happened;
 use crate::alloc_task::{Task, is};
-use crate::exit::Told;
-use crate::fold::fold;
+use crate::exit::{End, Told};
 use crate::waiting;
-use crate::words::{list, sentence, until};
-use crate::{ExplainedKind, Explanation, Happened};
-
-/// Lines of what happened; older ones are left out.
-const HAPPENED_MAX: usize = 24;
+use crate::words::{list, sentence, stop_reason, until};
+use crate::{ExplainedKind, Explanation};
 
 /// What is on record of an allocation.
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -36,6 +33,13 @@ pub struct AllocHistory<'a> {
     pub checks: BTreeMap<String, CheckStatus<'a>>,
     /// When a successor is placed, where it failed and one is.
     pub successor_at: Option<Timestamp>,
+}
+
+impl<'a> AllocHistory<'a> {
+    /// The checks that do not pass.
+    pub(crate) fn failing(&self) -> impl Iterator<Item = &CheckStatus<'a>> {
+        self.checks.values().filter(|check| check.status == "failure")
+    }
 }
 
 /// Why it is as it is.
@@ -70,7 +74,40 @@ fn tasks<'a>(alloc: &'a Alloc<'_>, short: &'a str) -> Vec<Task<'a>> {
 
 type Said = (Vec<String>, Option<Timestamp>);
 
-/// The task that failed first by itself: others fail with it.
+/// What an allocation failed of, and when: of the task that failed first by itself, others fail with it.
+fn first_failure<'t, 'a>(tasks: &'t [Task<'a>]) -> Option<(&'t Task<'a>, Timestamp, End)> {
+    let failures = tasks.iter().filter(|task| task.state.failed);
+    let found = failures.filter_map(|task| Some((task, task.failure()?)));
+    let first =
+        found.min_by_key(|(task, (at, _))| (task.last(EventKind::SiblingFailed).is_some(), *at));
+    first.map(|(task, (at, end))| (task, at, end))
+}
+
+/// What made it as it is, where one thing did: what it failed of, the verdict on it, or the last bad end
+/// of a task.
+pub(crate) fn turning_point(alloc: &Alloc<'_>) -> Option<(Timestamp, String)> {
+    let short = alloc.id.short();
+    let tasks = tasks(alloc, &short);
+    let of = |(task, at, end): (&Task<'_>, Timestamp, End)| {
+        (at, format!("task {} {}", task.told.task, end.text))
+    };
+    if alloc.client_status == ClientStatus::Failed {
+        return first_failure(&tasks).map(of);
+    }
+    if alloc.healthy() == Some(false)
+        && let Some(event) = verdict(&tasks)
+    {
+        return Some((event.time, format!("judged unhealthy: {}", event.display_message)));
+    }
+    let ends = tasks.iter().filter_map(|task| task.last_end().map(|(at, end)| (task, at, end)));
+    ends.filter(|(_, _, end)| end.trouble).max_by_key(|(_, at, _)| *at).map(of)
+}
+
+/// That it was judged unhealthy.
+fn verdict<'a>(tasks: &[Task<'a>]) -> Option<&'a TaskEvent<'a>> {
+    tasks.iter().find_map(|task| task.last(EventKind::AllocUnhealthy))
+}
+
 fn failed(
     record: &AllocHistory<'_>,
     tasks: &[Task<'_>],
@@ -78,12 +115,8 @@ fn failed(
     told: &mut Explanation,
 ) -> Said {
     let alloc = &record.alloc;
-    let failures = tasks.iter().filter(|task| task.state.failed);
-    let found = failures.filter_map(|task| Some((task, task.failure()?)));
-    let first =
-        found.min_by_key(|(task, (at, _))| (task.last(EventKind::SiblingFailed).is_some(), *at));
     let mut said = Vec::new();
-    let Some((task, (at, end))) = first else {
+    let Some((task, at, end)) = first_failure(tasks) else {
         said.push(match alloc.why() {
             "" => "it failed".to_owned(),
             why => format!("it failed: {why}"),
@@ -151,6 +184,9 @@ fn successor(
         (None, Some(at)) => {
             said.push(format!("another allocation takes its place {}", until(at, now)))
         }
+        (None, None) if alloc.followup_eval_id.as_deref().is_some_and(|id| !id.is_empty()) => {
+            said.push("another allocation is to take its place later".to_owned())
+        }
         (None, None) if alloc.desired_status == DesiredStatus::Run => {
             said.push("nothing is to take its place".to_owned());
             if !told.next.iter().any(|next| next.contains("run the job again")) {
@@ -200,7 +236,7 @@ fn running(
     told: &mut Explanation,
 ) -> Said {
     let alloc = &record.alloc;
-    if let Some(stopping) = stopping(alloc, tasks, told) {
+    if let Some(stopping) = stopping(alloc, tasks, now, told) {
         return stopping;
     }
     let mut said = Vec::new();
@@ -208,8 +244,8 @@ fn running(
     let waiting = tasks.iter().filter(|task| task.state.state == TaskStatus::Pending);
     let again = waiting.filter(|task| task.newest().is_some_and(|e| is(e, EventKind::Restarting)));
     let health = alloc.deployment_status.as_ref();
-    let verdict = health.and_then(|health| health.healthy);
-    said.push(match verdict {
+    let judged = health.and_then(|health| health.healthy);
+    said.push(match judged {
         Some(true) => "it runs and is healthy".to_owned(),
         Some(false) => "it runs, and was judged unhealthy".to_owned(),
         None if health.is_some() => "it runs, and was not judged healthy yet".to_owned(),
@@ -221,10 +257,10 @@ fn running(
         wait.next.into_iter().for_each(|next| told.advise(next));
         since = wait.since;
     }
-    if verdict == Some(false)
-        && let Some(event) = tasks.iter().find_map(|task| task.last(EventKind::AllocUnhealthy))
+    if judged == Some(false)
+        && let Some(event) = verdict(tasks)
     {
-        said.push(event.display_message.to_string());
+        said.extend(reasons_of_then(&event.display_message, record));
         since = Some(event.time);
         told.advise("a deployment that needs it healthy fails or goes on without it: ostler deployment list");
     }
@@ -236,10 +272,33 @@ fn running(
     (said, since)
 }
 
+/// Why it was judged unhealthy, without the checks that fail still: how these are now is said of them.
+fn reasons_of_then(message: &str, record: &AllocHistory<'_>) -> Option<String> {
+    let named = |check: &CheckStatus<'_>| {
+        format!("check {:?} of service {:?} fails", &*check.check, &*check.service)
+    };
+    let now: Vec<String> = record.failing().map(named).collect();
+    let mut reasons: Vec<String> = Vec::new();
+    for piece in message.split("; ") {
+        let new = piece.starts_with("check \"") || piece.starts_with("the task");
+        match reasons.last_mut().filter(|_| !new) {
+            // The output of a check may have it, too.
+            Some(last) => last.extend(["; ", piece]),
+            None => reasons.push(piece.to_owned()),
+        }
+    }
+    reasons.retain(|reason| !now.iter().any(|check| reason.starts_with(check)));
+    Some(then(&reasons.join("; "))).filter(|text| !text.is_empty())
+}
+
+/// Reasons of a verdict, as they were when it was given.
+fn then(reasons: &str) -> String {
+    reasons.replace(" fails (for ", " had failed (for ")
+}
+
 /// The checks that do not pass.
 fn checks(record: &AllocHistory<'_>, said: &mut Vec<String>, told: &mut Explanation) {
-    let failing = record.checks.values().filter(|check| check.status == "failure");
-    for check in failing {
+    for check in record.failing() {
         let output = check.output.lines().next().unwrap_or_default();
         said.push(format!("check {} of service {} fails: {output}", check.check, check.service));
         let logs = format!("ostler alloc logs --stderr {}", record.alloc.id.short());
@@ -274,7 +333,12 @@ fn last_kill<'a>(task: &Task<'a>) -> Option<(Timestamp, &'a TaskEvent<'a>)> {
 }
 
 /// A stop that is not over: asked for, or of a task that does not end.
-fn stopping(alloc: &Alloc<'_>, tasks: &[Task<'_>], told: &mut Explanation) -> Option<Said> {
+fn stopping(
+    alloc: &Alloc<'_>,
+    tasks: &[Task<'_>],
+    now: Timestamp,
+    told: &mut Explanation,
+) -> Option<Said> {
     let undead = tasks.iter().find_map(|task| {
         let (at, event) = last_kill(task)?;
         Some((task.told.task, at, event.details.get("kill_error")?.clone()))
@@ -288,12 +352,16 @@ fn stopping(alloc: &Alloc<'_>, tasks: &[Task<'_>], told: &mut Explanation) -> Op
     }
     let mut said = vec![format!("it is being stopped{}", why_stopped(alloc))];
     let delayed = tasks.iter().find_map(|task| {
-        let event = task.newest().filter(|event| is(event, EventKind::WaitingShutdownDelay))?;
-        Some((task.told.task, event))
+        let delay = last_kill(task).and_then(|_| task.last_delay())?;
+        Some((task.told.task, delay)).filter(|(_, delay)| delay.told_at > now)
     });
     let since = tasks.iter().find_map(|task| Some(last_kill(task)?.0));
-    if let Some((task, event)) = delayed {
-        said.push(format!("task {task}: {}", event.display_message));
+    if let Some((task, delay)) = delayed {
+        said.push(format!(
+            "task {task} waits for its shutdown_delay of {}, and is told to stop {}",
+            delay.length,
+            until(delay.told_at, now)
+        ));
         told.advise(format!("ostler alloc stop --no-shutdown-delay {}", alloc.id.short()));
     } else if let Some((task, (_, event))) =
         tasks.iter().find_map(|task| Some((task.told.task, last_kill(task)?)))
@@ -334,9 +402,8 @@ fn complete(alloc: &Alloc<'_>, tasks: &[Task<'_>], told: &mut Explanation) -> Sa
             end.next.into_iter().for_each(|next| told.advise(next));
         }
     }
-    let unhealthy = tasks.iter().find_map(|task| task.last(EventKind::AllocUnhealthy));
-    if let Some(event) = unhealthy {
-        said.push(format!("before that it was judged unhealthy: {}", event.display_message));
+    if let Some(event) = verdict(tasks) {
+        said.push(format!("before that it was judged unhealthy: {}", then(&event.display_message)));
     }
     if tasks
         .iter()
@@ -349,40 +416,8 @@ fn complete(alloc: &Alloc<'_>, tasks: &[Task<'_>], told: &mut Explanation) -> Sa
 
 /// `: its job was stopped`; nothing where it is to run.
 fn why_stopped(alloc: &Alloc<'_>) -> String {
-    let why = match &*alloc.desired_description {
-        "" => return String::new(),
-        "alloc not needed as job is stopped" => "its job was stopped",
-        "alloc not needed due to job update" => "the job wants fewer, or its group no longer",
-        "alloc is being updated due to job update" => "a new version of the job takes its place",
-        "alloc was rescheduled because it failed" => "it failed, and another took its place",
-        "another allocation has the same place" => "another allocation has its place",
-        other => other,
-    };
-    format!(": {why}")
-}
-
-/// The events of all tasks, the same ones counted, oldest first.
-fn happened(alloc: &Alloc<'_>, tasks: &[Task<'_>], told: &mut Explanation) {
-    let mut all: Vec<(Timestamp, String)> = Vec::new();
-    if alloc.create_time != Timestamp::default() {
-        all.push((
-            alloc.create_time,
-            format!("placed, with version {} of the job", alloc.version()),
-        ));
+    match stop_reason(&alloc.desired_description) {
+        "" => String::new(),
+        why => format!(": {why}"),
     }
-    for task in tasks {
-        let phrases = task.events().iter().enumerate();
-        all.extend(phrases.filter_map(|(at, event)| Some((event.time, task.phrase(at)?))));
-    }
-    all.sort_by_key(|(at, _)| *at);
-    let folded = fold(all, |(_, text)| text.clone(), |(at, _)| *at);
-    let left_out = folded.len().saturating_sub(HAPPENED_MAX);
-    if left_out > 0 {
-        let at = folded.get(left_out).map_or(Timestamp::default(), |one| one.last);
-        told.note(at, format!("({left_out} earlier ones are left out)"));
-    }
-    told.happened.extend(folded.into_iter().skip(left_out).map(|one| {
-        let (_, text) = one.event;
-        Happened { at: one.last, times: one.times, text }
-    }));
 }

@@ -5,6 +5,7 @@ use ostler_model::time::Timestamp;
 use ostler_wire::{TaskEvent, TaskState};
 
 use crate::exit::{self, End, Told};
+use crate::words::{stop_reason, wire_span};
 
 /// Kinds that say that a start failed.
 const NOT_STARTED: [EventKind; 5] = [
@@ -20,6 +21,15 @@ const NOT_STARTED: [EventKind; 5] = [
 pub(crate) struct Task<'a> {
     pub told: Told<'a>,
     pub state: &'a TaskState<'a>,
+}
+
+/// How long the signal to stop waits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct ShutdownDelay<'a> {
+    /// As the event says it: `20s`.
+    pub length: &'a str,
+    /// When the task is told to stop, or was.
+    pub told_at: Timestamp,
 }
 
 /// Is an event of a kind?
@@ -55,8 +65,35 @@ impl<'a> Task<'a> {
         let before = events.get(..at).unwrap_or_default();
         let run = before.iter().rev().take_while(|event| !is(event, EventKind::Started));
         let orders = [EventKind::Killing, EventKind::RestartSignaled];
-        let stop = run.into_iter().find(|event| orders.iter().any(|kind| is(event, *kind)));
-        exit::ended(self.told, event, stop)
+        let mut run = run.enumerate();
+        let stop = run.find(|(_, event)| orders.iter().any(|kind| is(event, *kind)));
+        // An end before the delay is over is its own: it was not told to stop yet.
+        let stop = stop.filter(|(back, _)| {
+            let delay = at.checked_sub(back + 1).and_then(|order| self.delay_of(order));
+            delay.is_none_or(|delay| event.time >= delay.told_at)
+        });
+        exit::ended(self.told, event, stop.map(|(_, event)| event))
+    }
+
+    /// The `shutdown_delay` that the order to stop at an index waits for, or waited.
+    pub fn delay_of(&self, order: usize) -> Option<ShutdownDelay<'a>> {
+        self.events().get(order).filter(|event| is(event, EventKind::Killing))?;
+        let over = [EventKind::Started, EventKind::Terminated];
+        let after = self.events().get(order.checked_add(1)?..)?.iter();
+        let mut of_run = after.take_while(|event| !over.iter().any(|kind| is(event, *kind)));
+        let waits = of_run.find(|event| is(event, EventKind::WaitingShutdownDelay))?;
+        let length = waits.display_message.trim().strip_prefix("Waiting for shutdown_delay of ")?;
+        let length = length.split_whitespace().next()?;
+        let told_at = match of_run.find(|event| is(event, EventKind::SkippingShutdownDelay)) {
+            Some(skipped) => skipped.time,
+            None => waits.time.plus(wire_span(length)?),
+        };
+        Some(ShutdownDelay { length, told_at })
+    }
+
+    /// That of the last order to stop.
+    pub fn last_delay(&self) -> Option<ShutdownDelay<'a>> {
+        self.delay_of(self.events().iter().rposition(|event| is(event, EventKind::Killing))?)
     }
 
     /// How its last run ended, and when.
@@ -129,7 +166,30 @@ impl<'a> Task<'a> {
         if NOT_STARTED.iter().any(|kind| is(event, *kind)) {
             return of(format!("could not be started: {message}"));
         }
-        self.phrase_of_order(event).or_else(|| self.phrase_of_state(event))
+        if self.is_said_by_order(at) {
+            return None;
+        }
+        let delayed = self.phrase_of_delay(at);
+        delayed.or_else(|| self.phrase_of_order(event)).or_else(|| self.phrase_of_state(event))
+    }
+
+    /// Is it the wait of an order to stop that names it?
+    fn is_said_by_order(&self, at: usize) -> bool {
+        let events = self.events().get(..=at).unwrap_or_default();
+        let waits = events.last().is_some_and(|event| is(event, EventKind::WaitingShutdownDelay));
+        let order = events.iter().rposition(|event| is(event, EventKind::Killing));
+        waits && order.is_some_and(|order| self.delay_of(order).is_some())
+    }
+
+    /// Of an order to stop of which the task hears later.
+    fn phrase_of_delay(&self, at: usize) -> Option<String> {
+        let (name, length) = (self.told.task, self.delay_of(at)?.length);
+        let event = self.events().get(at)?;
+        let timeout = Some(detail(event, "kill_timeout")).filter(|timeout| !timeout.is_empty())?;
+        let text = format!(
+            "task {name} is to stop after its shutdown_delay of {length}, and is given {timeout} to end then"
+        );
+        Some(because(&text, stop_reason(detail(event, "kill_reason"))))
     }
 
     /// Of what is done to a task.
@@ -137,10 +197,6 @@ impl<'a> Task<'a> {
         let name = self.told.task;
         let message = event.display_message.trim();
         let of = |text: String| Some(format!("task {name} {text}"));
-        let because = |text: &str, why: &str| match why {
-            "" => text.to_owned(),
-            why => format!("{text}: {why}"),
-        };
         if is(event, EventKind::Restarting) {
             return of(restarts(detail(event, "restart_reason")));
         }
@@ -163,7 +219,7 @@ impl<'a> Task<'a> {
                 "" => "was to stop, and did not run".to_owned(),
                 timeout => format!("was told to stop and given {timeout} to end"),
             };
-            return of(because(&text, detail(event, "kill_reason")));
+            return of(because(&text, stop_reason(detail(event, "kill_reason"))));
         }
         if is(event, EventKind::Killed) {
             let error = detail(event, "kill_error");
@@ -220,6 +276,13 @@ impl<'a> Task<'a> {
             return of("does not wait for its shutdown_delay");
         }
         Some(format!("task {name}: {}", if message.is_empty() { &event.kind } else { message }))
+    }
+}
+
+fn because(text: &str, why: &str) -> String {
+    match why {
+        "" => text.to_owned(),
+        why => format!("{text}: {why}"),
     }
 }
 

@@ -128,9 +128,7 @@ pub(crate) fn not_started(told: Told<'_>, event: &TaskEvent) -> End {
     let has = |part: &str| message.contains(part);
     let again = "and run the job again";
     let next = if is(EventKind::ArtifactDownloadFailed) {
-        format!(
-            "make the source reachable from this node or correct the artifact block of task {task}, {again}"
-        )
+        format!("{}, {again}", artifact(task, message))
     } else if has("was not found") && is(EventKind::DriverFailure) {
         let program = message.strip_suffix(" was not found").unwrap_or("the program");
         format!("install {program} on this node, or correct config.command of task {task}, {again}")
@@ -154,6 +152,28 @@ pub(crate) fn not_started(told: Told<'_>, event: &TaskEvent) -> End {
         false => format!("could not be started: {message}"),
     };
     End { text, next: vec![next], trouble: true }
+}
+
+/// What would let an artifact be had: it did not come, or what came is not what it is to be.
+fn artifact(task: &str, message: &str) -> String {
+    let has = |part: &str| message.contains(part);
+    if has("the archive cannot be unpacked: cannot ") {
+        "mend what it names on the disk of the data directory".to_owned()
+    } else if has("it becomes more than") || has("it has more than") {
+        format!("raise that limit, or let the artifact block of task {task} name a smaller one")
+    } else if has("the archive cannot be unpacked") {
+        format!(
+            "the source answered: mend the archive there, correct the artifact block of task {task}, or set options {{ archive = false }} in it where it is no archive"
+        )
+    } else if has("its checksum is") {
+        format!(
+            "the source answered: correct the checksum in the artifact block of task {task}, or mend the file there"
+        )
+    } else {
+        format!(
+            "make the source reachable from this node or correct the artifact block of task {task}"
+        )
+    }
 }
 
 #[cfg(test)]
@@ -185,6 +205,35 @@ mod tests {
         );
         let child = terminated(&[("exit_code", "0"), ("oom_killed", "true")]);
         assert!(!ended(told, &child, None).trouble, "only a child of it was");
+    }
+
+    #[test]
+    fn an_artifact_that_came_is_not_said_to_be_out_of_reach() {
+        let next = |reason: &str| {
+            let event = TaskEvent {
+                kind: "Failed Artifact Download".into(),
+                display_message: format!("failed to download artifact \"u\": {reason}").into(),
+                ..TaskEvent::default()
+            };
+            let told = Told { alloc: "0f01c0de", task: "web", memory_mib: 0 };
+            not_started(told, &event).next.concat()
+        };
+        let broken =
+            next("the archive cannot be unpacked: it is no zip archive that can be read: x");
+        assert!(broken.contains("mend the archive"), "{broken}");
+        let limit = next(
+            "the archive cannot be unpacked: it has more than 9 entries; client { … } allows more",
+        );
+        assert!(limit.contains("raise that limit"), "{limit}");
+        let sum = next("its checksum is sha256:1, and the job wants sha256:2");
+        assert!(sum.contains("correct the checksum"), "{sum}");
+        let disk =
+            next("the archive cannot be unpacked: cannot write \"a\": No space left on device");
+        assert!(disk.contains("disk of the data directory"), "{disk}");
+        for came in [broken, limit, sum, disk] {
+            assert!(!came.contains("reachable"), "{came}");
+        }
+        assert!(next("cannot connect to 127.0.0.1: refused").contains("reachable"));
     }
 
     #[test]

@@ -6,7 +6,7 @@ use ostler_model::alloc::ClientStatus;
 use ostler_model::saved::JobOrigin;
 use ostler_model::time::Timestamp;
 use ostler_model::words::counted;
-use ostler_wire::{Alloc, Deployment, Job, JobSummary};
+use ostler_wire::{Deployment, Job, JobSummary};
 use serde::Deserialize;
 
 use crate::alloc::{self, AllocHistory};
@@ -27,14 +27,30 @@ pub struct JobHistory<'a> {
     pub job: Job<'a>,
     /// Its allocations by group.
     pub summary: JobSummary<'a>,
-    /// Its allocations, in their short or their full form.
-    pub allocs: Vec<Alloc<'a>>,
+    /// Its allocations, in their short or their full form, each with what is on record of it.
+    pub allocs: Vec<AllocHistory<'a>>,
     /// Its places that wait.
     pub blocked: Vec<BlockedPlace>,
     /// Its newest deployments, the newest first.
     pub deployments: Vec<Deployment<'a>>,
     /// Jobs of other allocations, by id: of those that hold what it asks for.
     pub holders: BTreeMap<String, String>,
+    /// What happened to it and its deployments, as far as the node keeps that.
+    pub events: Vec<JobEvent>,
+}
+
+/// An event of a job or a deployment, as the agent tells it (`/v1/ostler/events`).
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub struct JobEvent {
+    /// `job` or `deployment`; others are passed over.
+    pub topic: String,
+    /// What happened, in a word: `stopped`, `failed`.
+    pub kind: String,
+    /// Id of the deployment.
+    pub name: String,
+    /// When it last happened, nanoseconds since 1970.
+    pub last: Timestamp,
 }
 
 /// Why it is as it is.
@@ -52,12 +68,46 @@ pub fn explain(record: &JobHistory<'_>, now: Timestamp) -> Explanation {
     if job.facts.submit_time != Timestamp::default() {
         told.note(job.facts.submit_time, format!("version {} of the job came", job.facts.version));
     }
+    if let Some(at) = stopped(record) {
+        told.note(at, "the job was told to stop");
+        told.since = Some(at);
+    }
     blocked(record, &mut said, &mut told);
     deployment(record, &mut said, &mut told);
+    failed_deployments(record, &mut told);
     allocations(record, now, &mut said, &mut told);
     told.happened.sort_by_key(|one| one.at);
     told.because = said.iter().map(|text| sentence(text)).collect();
     told
+}
+
+/// When it was told to stop, where it is and that is on record.
+fn stopped(record: &JobHistory<'_>) -> Option<Timestamp> {
+    let facts = &record.job.facts;
+    let of = |event: &&JobEvent| event.topic == "job" && event.kind == "stopped";
+    let last = record.events.iter().filter(of).map(|event| event.last).max();
+    // An older one is that of a version, or of a job of the same name, before it.
+    last.filter(|at| facts.stop && *at >= facts.submit_time)
+}
+
+/// When the deployments failed that it is told of.
+fn failed_deployments(record: &JobHistory<'_>, told: &mut Explanation) {
+    for one in record.deployments.iter().take(2).filter(|one| one.status == "failed") {
+        let of = |event: &&JobEvent| {
+            event.topic == "deployment" && event.kind == "failed" && event.name == one.id
+        };
+        if let Some(event) = record.events.iter().find(of) {
+            let short = one.id.get(..8).unwrap_or(&one.id);
+            told.note(
+                event.last,
+                format!(
+                    "deployment {short} of version {} failed: {}",
+                    one.job_version,
+                    reason(&one.status_description)
+                ),
+            );
+        }
+    }
 }
 
 /// In one sentence.
@@ -181,10 +231,17 @@ fn deployment(record: &JobHistory<'_>, said: &mut Vec<String>, told: &mut Explan
                 newest.job_version,
                 reason(&newest.status_description)
             ));
-            told.advise(
-                "correct the new version and run it again; what is healthy of the old one runs on"
-                    .to_owned(),
-            );
+            let version = newest.job_version;
+            let old = record.allocs.iter().map(|one| &one.alloc).any(|alloc| {
+                alloc.version() < version && alloc.client_status == ClientStatus::Running
+            });
+            told.advise(match (version, old) {
+                (0, _) => "correct the job and run it again",
+                (_, false) => "correct the new version and run it again",
+                (_, true) => {
+                    "correct the new version and run it again; what is healthy of the old one runs on"
+                }
+            });
         }
         _ => {}
     }
@@ -220,6 +277,24 @@ fn reason(description: &str) -> String {
     }
 }
 
+/// Is an allocation of it one that is explained with it?
+#[must_use]
+pub fn in_trouble(job: &Job<'_>, deployments: &[Deployment<'_>], one: &AllocHistory<'_>) -> bool {
+    let alloc = &one.alloc;
+    let reverted = deployments.get(1).filter(|before| before.status == "failed");
+    let reverted = reverted.map(|before| before.job_version);
+    let restarts: u64 = alloc.task_states.values().map(|task| task.restarts).sum();
+    match alloc.client_status {
+        ClientStatus::Failed | ClientStatus::Pending => alloc.version() == job.facts.version,
+        ClientStatus::Running => {
+            alloc.healthy() == Some(false) || restarts > 0 || one.failing().next().is_some()
+        }
+        ClientStatus::Complete => {
+            reverted == Some(alloc.version()) && alloc.healthy() == Some(false)
+        }
+    }
+}
+
 /// Those in trouble, the newest first.
 fn allocations(
     record: &JobHistory<'_>,
@@ -227,30 +302,20 @@ fn allocations(
     said: &mut Vec<String>,
     told: &mut Explanation,
 ) {
-    let version = record.job.facts.version;
-    let reverted = record.deployments.get(1).filter(|before| before.status == "failed");
-    let reverted = reverted.map(|before| before.job_version);
-    let mut all: Vec<&Alloc<'_>> = record
-        .allocs
-        .iter()
-        .filter(|alloc| match alloc.client_status {
-            ClientStatus::Failed | ClientStatus::Pending => alloc.version() == version,
-            ClientStatus::Running => alloc.healthy() == Some(false) || restarts(alloc) > 0,
-            ClientStatus::Complete => {
-                reverted == Some(alloc.version()) && alloc.healthy() == Some(false)
-            }
-        })
-        .collect();
-    all.sort_by_key(|alloc| std::cmp::Reverse(alloc.create_time));
-    for alloc in all.iter().take(ALLOCS_MAX) {
-        let record = AllocHistory { alloc: (*alloc).clone(), ..AllocHistory::default() };
-        let one = alloc::explain(&record, now);
+    let all = record.allocs.iter();
+    let mut all: Vec<_> =
+        all.filter(|one| in_trouble(&record.job, &record.deployments, one)).collect();
+    all.sort_by_key(|one| std::cmp::Reverse(one.alloc.create_time));
+    for record in all.iter().take(ALLOCS_MAX) {
+        let short = record.alloc.id.short();
+        let one = alloc::explain(record, now);
         let because = one.because.join(" ");
         let because = because.strip_prefix("It ").unwrap_or(&because);
-        said.push(format!("allocation {} {because}", alloc.id.short()));
+        said.push(format!("allocation {short} {because}"));
         one.next.iter().for_each(|next| told.advise(next.clone()));
-        if let Some(last) = one.happened.last() {
-            told.note(last.at, format!("allocation {}: {}", alloc.id.short(), last.text));
+        let last = || one.happened.last().map(|last| (last.at, last.text.clone()));
+        if let Some((at, text)) = alloc::turning_point(&record.alloc).or_else(last) {
+            told.note(at, format!("allocation {short}: {text}"));
         }
     }
     let more = all.len().saturating_sub(ALLOCS_MAX);
@@ -261,8 +326,4 @@ fn allocations(
             record.job.id
         ));
     }
-}
-
-fn restarts(alloc: &Alloc<'_>) -> u64 {
-    alloc.task_states.values().map(|task| task.restarts).sum()
 }

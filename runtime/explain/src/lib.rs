@@ -10,6 +10,7 @@
 //! is left out. Start with [`alloc::explain`].
 
 pub mod alloc;
+mod alloc_happened;
 mod alloc_task;
 mod blocked;
 pub mod device;

@@ -1,5 +1,7 @@
 //! Why a plugin is as it is.
 
+use std::collections::BTreeMap;
+
 use ostler_model::device::{Health, HealthState};
 use ostler_model::time::Timestamp;
 use ostler_model::words::counted;
@@ -55,6 +57,8 @@ pub struct ActivityTold {
     pub strikes_counted: u64,
     /// With so many it is put there.
     pub strikes_max: u64,
+    /// Of those: the ones of calls about a task, by task.
+    pub strikes_by_task: BTreeMap<String, u64>,
     /// Why and for how long it gets no calls.
     pub quarantine: Option<QuarantineTold>,
     /// How often it was there since the agent started.
@@ -116,8 +120,9 @@ pub fn explain(record: &PluginHistory, now: Timestamp) -> Explanation {
     match record.status.state.as_str() {
         "loaded" => in_use(record, now, &mut said, &mut told),
         "refused" => {
-            said.push(format!("it is refused and not in use: {}", record.status.reason));
-            told.advise("mend that: ostler plugin inspect FILE says what it asks for, and which lines of the configuration grant it");
+            let (why, next) = refused(record);
+            said.push(format!("it is refused and not in use: {why}"));
+            told.advise(next);
         }
         "disabled" => {
             said.push("it is switched off in the agent's configuration".to_owned());
@@ -132,6 +137,72 @@ pub fn explain(record: &PluginHistory, now: Timestamp) -> Explanation {
     }
     told.because = said.iter().map(|text| sentence(text)).collect();
     told
+}
+
+/// Why it is refused, and what would change that. A reason may end in lines of the configuration to copy.
+fn refused(record: &PluginHistory) -> (String, String) {
+    let (reason, block) = (record.status.reason.trim_end(), &record.block);
+    let again = "restart the agent";
+    if let Some((first, lines)) = reason.split_once('\n')
+        && let Some((why, grant)) = first.trim_end_matches(':').rsplit_once("; to ")
+    {
+        return (why.to_owned(), format!("to {grant}, and {again}:\n{lines}"));
+    }
+    let file = Some(record.source.as_str()).filter(|source| source.starts_with('/'));
+    let next = match file {
+        Some(file) if reason.contains("No such file") => format!(
+            "put the file of the plugin at {file}, or correct file in plugin \"{block}\" of the agent's configuration, and {again}"
+        ),
+        Some(file) => format!(
+            "mend that, and {again}: ostler plugin inspect {file} says what it asks for, and which lines of the configuration grant it"
+        ),
+        None => format!("mend that (ostler plugin status {block} says more), and {again}"),
+    };
+    (reason.to_owned(), next)
+}
+
+/// The calls that failed lately, and how many more are a quarantine: those for one task count once, and not
+/// at all while nothing else fails.
+fn strikes(activity: &ActivityTold) -> Vec<String> {
+    let failed = format!("{} failed lately", of_its_calls(activity.strikes));
+    let max = activity.strikes_max.max(1);
+    if activity.strikes_counted == 0 {
+        let about = match activity.strikes_by_task.keys().next() {
+            Some(task) => format!(", {}for {task}", if activity.strikes > 1 { "all " } else { "" }),
+            None => String::new(),
+        };
+        let left = max.saturating_sub(1).max(1);
+        return vec![
+            format!("{failed}{about}"),
+            format!(
+                "what fails for one task alone counts against that task: {} put the plugin into quarantine",
+                more_that_count(left)
+            ),
+        ];
+    }
+    let left = max.saturating_sub(activity.strikes_counted).max(1);
+    vec![format!(
+        "{failed}, which count as {}: {} put it into quarantine",
+        counted(activity.strikes_counted, "strike"),
+        more_that_count(left)
+    )]
+}
+
+fn of_its_calls(strikes: u64) -> String {
+    match strikes {
+        1 => "one of its calls".to_owned(),
+        many => format!("{many} of its calls"),
+    }
+}
+
+/// What adds so many strikes to those that count, as the beginning of a clause.
+fn more_that_count(left: u64) -> String {
+    match left {
+        1 => "one more call that fails for another task, or for none, would".to_owned(),
+        many => format!(
+            "{many} more calls that fail for other tasks, a different one each, or for none, would"
+        ),
+    }
 }
 
 fn in_use(record: &PluginHistory, now: Timestamp, said: &mut Vec<String>, told: &mut Explanation) {
@@ -152,11 +223,7 @@ fn in_use(record: &PluginHistory, now: Timestamp, said: &mut Vec<String>, told: 
         (None, _) => said.push(health(record)),
     }
     if activity.quarantine.is_none() && activity.strikes > 0 {
-        let left = activity.strikes_max.saturating_sub(activity.strikes_counted);
-        said.push(format!(
-            "{} of its calls failed lately; with {left} more it is put into quarantine",
-            activity.strikes
-        ));
+        said.extend(strikes(activity));
         told.advise(format!(
             "ostler plugin record {} keeps its last calls for its author",
             record.name
@@ -215,8 +282,9 @@ fn quarantined(
     told.since = Some(quarantine.since);
     if activity.strikes_counted > 0 {
         said.push(format!(
-            "{} counted, {} are allowed",
+            "{} {} against it now; {} are a quarantine",
             counted(activity.strikes_counted, "strike"),
+            if activity.strikes_counted == 1 { "counts" } else { "count" },
             activity.strikes_max
         ));
     }

@@ -90,8 +90,8 @@ fn restart(task: &Task<'_>, event: &TaskEvent, now: Timestamp) -> Wait {
         Some(end) => (format!("task {name} {}", end.text), end.next),
         None => (format!("task {name} ended"), Vec::new()),
     };
-    let restarts = task.state.restarts;
-    let times = match restarts {
+    // The one that is to come is counted already.
+    let times = match task.state.restarts.saturating_sub(1) {
         0 => String::new(),
         1 => ", after one restart".to_owned(),
         times => format!(", after {times} restarts"),

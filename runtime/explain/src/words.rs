@@ -24,6 +24,44 @@ pub fn span(time: Duration) -> String {
     }
 }
 
+/// A span as events have it: `1m30s`, `1.5s`, `250ms`; none where it is no such text.
+pub(crate) fn wire_span(text: &str) -> Option<Duration> {
+    let mut rest = text;
+    let mut seconds = 0.0;
+    while !rest.is_empty() {
+        let unit = rest.find(|c: char| !c.is_ascii_digit() && c != '.')?;
+        let (number, after) = rest.split_at_checked(unit)?;
+        let end = after.find(|c: char| c.is_ascii_digit()).unwrap_or(after.len());
+        let (unit, after) = after.split_at_checked(end)?;
+        let one = match unit {
+            "h" => 3_600.0,
+            "m" => 60.0,
+            "s" => 1.0,
+            "ms" => 1e-3,
+            "us" | "µs" => 1e-6,
+            "ns" => 1e-9,
+            _ => return None,
+        };
+        seconds += number.parse::<f64>().ok()? * one;
+        rest = after;
+    }
+    Duration::try_from_secs_f64(seconds).ok().filter(|_| !text.is_empty())
+}
+
+/// Why an allocation or a task of it is stopped, in words: as it is on the wire where that is none of ours.
+pub(crate) fn stop_reason(wire: &str) -> &str {
+    match wire {
+        "alloc not needed as job is stopped" => "its job was stopped",
+        "alloc not needed due to job update" => "the job wants fewer, or its group no longer",
+        "alloc is being updated due to job update" => "a new version of the job takes its place",
+        // There is one node: nothing goes on elsewhere.
+        "alloc is being migrated" => "its node was drained",
+        "alloc was rescheduled because it failed" => "it failed, and another took its place",
+        "another allocation has the same place" => "another allocation has its place",
+        other => other,
+    }
+}
+
 /// How long ago something was, in whole seconds: `12s ago`.
 #[must_use]
 pub fn ago(at: Timestamp, now: Timestamp) -> String {
@@ -71,11 +109,13 @@ pub(crate) fn list(names: &[String]) -> String {
 
 /// With a capital and a full stop.
 pub(crate) fn sentence(text: &str) -> String {
-    let mut chars = text.chars();
+    let mut chars = text.trim_end().chars();
     let mut text: String =
         chars.next().map(|first| first.to_uppercase().collect()).unwrap_or_default();
     text.push_str(chars.as_str());
-    if !text.ends_with(['.', '!', '?']) {
+    // A block to copy stays as it is.
+    let copied = text.contains('\n') && text.ends_with('}');
+    if !copied && !text.ends_with(['.', '!', '?']) {
         text.push('.');
     }
     text
@@ -110,5 +150,15 @@ mod tests {
         let names = ["a", "b", "c"].map(str::to_owned);
         assert_eq!(list(&names), "a, b and c");
         assert_eq!(sentence("it runs"), "It runs.");
+        assert_eq!(sentence("it lacks this\n"), "It lacks this.", "no line with a full stop alone");
+        assert_eq!(sentence("it lacks\nplugin \"x\" {\n}\n"), "It lacks\nplugin \"x\" {\n}");
+    }
+
+    #[test]
+    fn spans_of_events_are_read_as_they_are_written() {
+        let millis = |text: &str| wire_span(text).map(|span| span.as_millis());
+        let texts = ["20s", "1m30s", "1.5s", "250ms", "2h0m0s"].map(millis);
+        assert_eq!(texts, [20_000, 90_000, 1_500, 250, 7_200_000].map(Some));
+        assert_eq!(["", "20", "s", "1x", "1.2.3s", "-1s"].map(millis), [None; 6]);
     }
 }

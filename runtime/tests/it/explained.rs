@@ -68,6 +68,30 @@ async fn a_task_that_fails_again_and_again_is_explained_and_counted_in_one_line(
 }
 
 #[tokio::test]
+async fn a_job_says_of_what_failed_what_its_allocation_says_and_when_it_was_stopped() {
+    let agent = agent().await;
+    let once = "job \"once\" {\n group \"g\" {\n restart {\n attempts = 0\n mode = \"fail\"\n }\n reschedule {\n \
+                delay = \"1h\"\n delay_function = \"constant\"\n unlimited = true\n }\n task \"web\" {\n \
+                driver = \"raw_exec\"\n config {\n command = \"/bin/sh\"\n args = [\"-c\", \"exit 7\"]\n }\n }\n }\n}\n";
+    agent.submit(once).await.said(0, &[]);
+    until("it failed", async || {
+        agent.allocs("once").await.first().is_some_and(|alloc| alloc["ClientStatus"] == "failed")
+    })
+    .await;
+    let alloc = agent.allocs("once").await[0]["ID"].as_str().unwrap().to_owned();
+    for what in ["once", &alloc[..8]] {
+        let told = agent.ask(&["explain", what]).await;
+        printed(&told, &["task web exited with code 7", "nother allocation takes its place in "]);
+    }
+    agent.ask(&["job", "stop", "once"]).await.said(0, &[]);
+    until("the node has noted the stop", async || {
+        let told = agent.ask(&["explain", "once"]).await;
+        told.stdout.contains("  the job was told to stop\n")
+    })
+    .await;
+}
+
+#[tokio::test]
 async fn a_place_that_waits_is_explained_with_who_holds_what_it_asks_for() {
     let agent = agent().await;
     let port = "network {\n port \"http\" {\n static = 18089\n }\n }";
