@@ -6,6 +6,17 @@ use ostler_trace::{BUILT, NOT_BUILT, Sending};
 
 /// Variables of OpenTelemetry that name a collector.
 const ENDPOINTS: [&str; 2] = ["OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT"];
+/// Others that are heeded.
+const HEEDED: [&str; 5] = [
+    DISABLED,
+    "OTEL_EXPORTER_OTLP_HEADERS",
+    "OTEL_EXPORTER_OTLP_TRACES_HEADERS",
+    "OTEL_RESOURCE_ATTRIBUTES",
+    "OTEL_SERVICE_NAME",
+];
+/// Those that name the protocol, and the only one there is.
+const PROTOCOLS: [&str; 2] = ["OTEL_EXPORTER_OTLP_PROTOCOL", "OTEL_EXPORTER_OTLP_TRACES_PROTOCOL"];
+const PROTOCOL: &str = "http/protobuf";
 /// The one that switches everything off.
 const DISABLED: &str = "OTEL_SDK_DISABLED";
 
@@ -41,6 +52,20 @@ fn wanted(
     }
 }
 
+/// Variables of OpenTelemetry that say something which does not happen.
+fn unheeded(variables: impl Iterator<Item = (String, String)>) -> Vec<String> {
+    let unheeded = |(name, value): &(String, String)| {
+        let known = |names: &[&str]| names.contains(&name.as_str());
+        name.starts_with("OTEL_")
+            && !known(&ENDPOINTS)
+            && !known(&HEEDED)
+            && !(known(&PROTOCOLS) && value == PROTOCOL)
+    };
+    let mut names: Vec<String> = variables.filter(unheeded).map(|(name, _)| name).collect();
+    names.sort();
+    names
+}
+
 /// Send traces from now on, where they are wanted.
 ///
 /// # Errors
@@ -48,7 +73,15 @@ fn wanted(
 pub(super) fn begin(config: &TelemetryConfig) -> Result<Option<Sending>, String> {
     match wanted(config, BUILT, |name| std::env::var(name).ok()) {
         Wanted::Nothing => Ok(None),
-        Wanted::Send(traces) => ostler_trace::start(&traces).map(Some),
+        Wanted::Send(traces) => {
+            let texts = std::env::vars_os().filter_map(|(name, value)| {
+                Some((name.into_string().ok()?, value.to_string_lossy().into_owned()))
+            });
+            for name in unheeded(texts) {
+                tracing::warn!("{name} has no effect on the traces of the agent");
+            }
+            ostler_trace::start(&traces).map(Some)
+        }
         Wanted::InVain(name) => {
             tracing::warn!("{name} is set: {NOT_BUILT}, and {name} unset");
             Ok(None)
@@ -78,6 +111,20 @@ mod tests {
         assert!(why.contains("--features otel"), "it names the feature: {why}");
         assert_eq!(refused(&asked(), true), None);
         assert_eq!(refused(&TelemetryConfig::default(), false), None);
+    }
+
+    #[test]
+    fn a_variable_that_has_no_effect_is_named() {
+        let set = [
+            ("OTEL_TRACES_SAMPLER", "always_off"),
+            ("OTEL_EXPORTER_OTLP_ENDPOINT", "http://c:4318"),
+            ("OTEL_EXPORTER_OTLP_PROTOCOL", "http/protobuf"),
+            ("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "grpc"),
+            ("HOME", "/"),
+        ];
+        let set = set.map(|(name, value)| (name.to_owned(), value.to_owned()));
+        let named = unheeded(set.into_iter());
+        assert_eq!(named, ["OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_TRACES_SAMPLER"]);
     }
 
     #[test]

@@ -38,6 +38,7 @@ const CRATES: &[&str] = &[
     "state",
     "template",
     "testing",
+    "trace",
     "wire",
     "worker",
 ];

@@ -19,17 +19,19 @@ mod context;
 mod otel;
 mod recording;
 mod registration;
+mod sending;
 #[cfg(not(feature = "otel"))]
 mod without;
 
 pub use self::alloc::{AllocTrace, Traced, child_of};
 pub use self::context::{SpanIds, TraceContext, TraceParent};
 #[cfg(feature = "otel")]
-pub use self::otel::{Sending, current, layer, start};
+pub use self::otel::{current, layer, start};
 pub use self::recording::{TraceCounts, counts, is_recording};
 pub use self::registration::Registration;
+pub use self::sending::Sending;
 #[cfg(not(feature = "otel"))]
-pub use self::without::{Sending, current, start};
+pub use self::without::{current, start};
 
 #[doc(hidden)]
 pub use tracing;

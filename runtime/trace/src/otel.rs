@@ -13,6 +13,7 @@ mod http;
 mod layer;
 mod queue;
 
-pub use self::begin::{Sending, start};
+pub(crate) use self::begin::end;
+pub use self::begin::start;
 pub use self::current::current;
 pub use self::layer::layer;

@@ -1,16 +1,7 @@
 //! What there is in a program that was built without traces.
 
-use super::NOT_BUILT;
+use super::{NOT_BUILT, Sending};
 use ostler_model::telemetry::TracesConfig;
-
-/// Traces on their way; never made here.
-#[derive(Debug)]
-pub struct Sending(());
-
-impl Sending {
-    /// Nothing is on its way.
-    pub fn end(self) {}
-}
 
 /// The trace and the span that this code runs in: none.
 #[must_use]

@@ -12,7 +12,7 @@ use tokio::runtime::Runtime;
 
 use super::http::CollectorClient;
 use super::queue;
-use crate::recording;
+use crate::{Sending, recording};
 use ostler_model::clock;
 use ostler_model::limits::{TRACE_END_WAIT, TRACE_SEND_WALL_MAX};
 use ostler_model::telemetry::TracesConfig;
@@ -22,20 +22,14 @@ const PATH: &str = "/v1/traces";
 /// What the agent is called, unless the environment says so.
 const SERVICE: &str = "ostler";
 
-/// Traces on their way.
-#[derive(Debug)]
-pub struct Sending(());
-
-impl Sending {
-    /// The program ends: what is to be sent is, within a time. Blocking.
-    pub fn end(self) {
-        let left = queue::of_process().end(TRACE_END_WAIT);
-        if left > 0 {
-            tracing::warn!(
-                "spans of traces are lost: no collector took them within {} s of the end",
-                TRACE_END_WAIT.as_secs()
-            );
-        }
+/// The program ends: what is to be sent is, within a time. Blocking.
+pub(crate) fn end() {
+    let left = queue::of_process().end(TRACE_END_WAIT);
+    if left > 0 {
+        tracing::warn!(
+            "spans of traces are lost: no collector took them within {} s of the end",
+            TRACE_END_WAIT.as_secs()
+        );
     }
 }
 
@@ -65,7 +59,7 @@ pub fn start(config: &TracesConfig) -> Result<Sending, String> {
     let thread = std::thread::Builder::new().name("ostler-traces".to_owned());
     thread.spawn(move || sender.send()).map_err(no_thread)?;
     recording::record(config.sample_percent);
-    Ok(Sending(()))
+    Ok(Sending::begun())
 }
 
 /// What is said of this agent with every span.

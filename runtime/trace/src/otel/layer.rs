@@ -10,6 +10,7 @@ use opentelemetry::trace::{
 use opentelemetry::{InstrumentationScope, KeyValue, Value};
 use opentelemetry_sdk::trace::{SpanData, SpanEvents, SpanLinks};
 use tracing::field::{Field, Visit};
+use tracing::level_filters::LevelFilter;
 use tracing::span::{Attributes, Id, Record};
 use tracing::{Metadata, Subscriber};
 use tracing_subscriber::Layer;
@@ -31,7 +32,8 @@ where
 {
     let ours = |metadata: &Metadata<'_>| metadata.is_span() && metadata.target() == TARGET;
     let scope = InstrumentationScope::builder("ostler").with_version(env!("CARGO_PKG_VERSION"));
-    SpanLayer { clock: Clock::system(), scope: scope.build() }.with_filter(filter_fn(ours))
+    let filter = filter_fn(ours).with_max_level_hint(LevelFilter::INFO);
+    SpanLayer { clock: Clock::system(), scope: scope.build() }.with_filter(filter)
 }
 
 struct SpanLayer {

@@ -30,6 +30,21 @@ pub enum HookKind {
     Destroy,
 }
 
+impl HookKind {
+    /// Its name.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Prerun => "prerun",
+            Self::Update => "update",
+            Self::PreRestart => "pre_restart",
+            Self::PreKill => "pre_kill",
+            Self::Postrun => "postrun",
+            Self::Destroy => "destroy",
+        }
+    }
+}
+
 /// How the calls of one hook went.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HookTime {
@@ -97,7 +112,7 @@ impl Future for Guarded<'_> {
 
 fn span(hook: &dyn AllocHook, kind: HookKind, scope: &AllocScope) -> Span {
     let (ids, hook) = (child_of(&scope.trace), hook.name());
-    ostler_trace::span!(ids, "allocation hook", hook, call = ?kind, error = Empty)
+    ostler_trace::span!(ids, "allocation hook", hook, call = kind.name(), error = Empty)
 }
 
 async fn call(
