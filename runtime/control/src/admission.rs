@@ -20,6 +20,7 @@ mod instance;
 mod needs;
 mod owed;
 mod refusal;
+mod room;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;

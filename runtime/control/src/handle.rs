@@ -566,7 +566,7 @@ fn waits(blocked: &[BlockedPlacement]) -> Vec<String> {
         let waiting = allocations(places.len(), "waits", "wait");
         // Places of a group are alike: the first one's reason is that of all.
         let Some(refusal) = places.first().map(|place| &place.refusal) else { continue };
-        let until = if refusal.is_closed() { "" } else { " until there is room" };
+        let until = if refusal.waits_for_room() { " until there is room" } else { "" };
         said.push(format!("group {group}: {waiting}{until}: {}", refusal.problems()));
     }
     said

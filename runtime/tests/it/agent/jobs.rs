@@ -147,7 +147,7 @@ async fn a_version_that_does_not_fit_waits_with_its_reason_and_the_old_one_runs_
     let taken = served.register(&huge).await;
     assert_eq!((taken.version, taken.placed.len(), taken.stopped.len()), (1, 0, 0));
     let warning = &taken.warnings[0];
-    assert!(warning.starts_with("group g: 2 allocations wait until there is room: "), "{warning}");
+    assert!(warning.starts_with("group g: 2 allocations wait: "), "{warning}");
     assert!(warning.contains("MiB of memory"), "{warning}");
     let ids = |views: &[AllocView]| views.iter().map(|v| v.allocation.id).collect::<Vec<_>>();
     let now = served.until_running(2).await;

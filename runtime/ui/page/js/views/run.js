@@ -80,7 +80,7 @@ function Plan({ job, plan }) {
   return html`<${Panel} title=${`Plan of ${job.ID}`}>
     <ul class="plain-list">${groups.map(([name, counts]) => html`<li key=${name}><span class="name">${name}</span>
       <span>${Object.entries(words).filter(([key]) => counts[key]).map(([key, word]) => `${counts[key]} ${word}`).join(', ') || 'nothing to do'}</span></li>`)}</ul>
-    ${failed.length > 0 && html`<div class="trouble"><p class="trouble-title">Not all of it fits now</p>${failed.map(([name]) => html`<p key=${name}>Group ${name} waits until there is room.</p>`)}</div>`}
+    ${failed.length > 0 && html`<div class="trouble"><p class="trouble-title">Not all of it fits now</p>${failed.map(([name]) => html`<p key=${name}>Group ${name} waits to be placed.</p>`)}</div>`}
     ${plan.Warnings && html`<pre class="code">${plan.Warnings}</pre>`}
     <p class="quiet">${plan.Diff?.Type === 'None' ? 'It is equal to what runs.' : `${plan.Diff?.Type ?? ''}: ${many(fields.length, 'field')} of the job itself`}</p>
   </${Panel}>`;
