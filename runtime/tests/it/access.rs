@@ -11,12 +11,14 @@ use hyper::client::conn::http1;
 use hyper::{Request, StatusCode};
 use hyper_util::rt::TokioIo;
 use ostler_model::clock;
-use ostler_model::limits::EXEC_SESSIONS_MAX;
+use ostler_model::limits::{
+    API_TCP_BODIES_MAX, API_TCP_STREAMS_MAX, API_TCP_WAITS_MAX, EXEC_SESSIONS_MAX,
+};
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
 use rustix::process::Signal;
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
-use tokio::net::TcpStream;
+use tokio::net::{TcpStream, UnixStream};
 use tokio_util::task::AbortOnDropHandle;
 
 use crate::support::agent_process::{AgentProcess, Home};
@@ -284,12 +286,102 @@ async fn sessions_of_strangers_keep_no_command_out() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn one_token_cannot_take_every_place_of_streams() {
+    let open = Open::start(TOKENS).await;
+    let (greedy, other) = (open.token(&["read"]).await, open.token(&["read"]).await);
+    let follow = async |token: &str| {
+        open.open("GET", "/v1/event/stream", &[("x-nomad-token", token)], "").await
+    };
+    let mut held = Vec::new();
+    let refused = loop {
+        let (response, connection) = follow(&greedy).await;
+        if response.status() != StatusCode::OK {
+            break response;
+        }
+        held.push((response, connection));
+        assert!(held.len() < API_TCP_STREAMS_MAX, "all of them are one token's");
+    };
+    assert_eq!(refused.status(), StatusCode::TOO_MANY_REQUESTS);
+    assert!(refused.headers().contains_key("retry-after"));
+    let text = within(refused.into_body().collect()).await.unwrap().to_bytes();
+    assert!(String::from_utf8_lossy(&text).contains("streams at once by one token"), "{text:?}");
+    let (response, _connection) = follow(&other).await;
+    assert_eq!(response.status(), StatusCode::OK);
+    let socket = open.agent.data.path().join(ostler_api::SOCKET_NAME);
+    let mut operator = UnixStream::connect(socket).await.unwrap();
+    operator.write_all(b"GET /v1/event/stream HTTP/1.1\r\nHost: x\r\n\r\n").await.unwrap();
+    let mut head = [0; 12];
+    within(operator.read_exact(&mut head)).await.unwrap();
+    assert_eq!(head, *b"HTTP/1.1 200");
+    // Who ends one may begin another.
+    drop(held.pop());
+    within(async { while follow(&greedy).await.0.status() != StatusCode::OK {} }).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn one_token_cannot_wait_with_so_many_queries_that_nobody_else_can() {
+    let open = Open::start(TOKENS).await;
+    let (greedy, other) = (open.token(&["read"]).await, open.token(&["read"]).await);
+    let path = "/v1/jobs?index=9000000000000000";
+    let mut held = Vec::new();
+    for _ in 0..API_TCP_WAITS_MAX * 3 / 4 {
+        let mut stream = TcpStream::connect(open.at).await.unwrap();
+        let head = format!(
+            "GET {path}&wait=10m HTTP/1.1\r\nHost: {}\r\nX-Nomad-Token: {greedy}\r\n\r\n",
+            open.at
+        );
+        stream.write_all(head.as_bytes()).await.unwrap();
+        held.push(stream);
+    }
+    let soon = format!("{path}&wait=10ms");
+    let refused = async {
+        loop {
+            let (status, text) = open.ask("GET", &soon, &greedy).await;
+            // Those before it are still being read.
+            if status != StatusCode::OK {
+                return (status, text);
+            }
+        }
+    };
+    let (status, text) = within(refused).await;
+    assert_eq!(status, StatusCode::TOO_MANY_REQUESTS, "{text}");
+    assert!(text.contains("waiting queries at once by one token"), "{text}");
+    assert_eq!(open.ask("GET", "/v1/jobs", &greedy).await.0, StatusCode::OK, "at once");
+    assert_eq!(open.ask("GET", &soon, &other).await.0, StatusCode::OK);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn one_token_cannot_fill_the_memory_for_large_bodies() {
+    let open = Open::start(TOKENS).await;
+    let (greedy, other) = (open.token(&["submit"]).await, open.token(&["submit"]).await);
+    let mut held = Vec::new();
+    for _ in 0..API_TCP_BODIES_MAX {
+        let mut stream = TcpStream::connect(open.at).await.unwrap();
+        let head = format!(
+            "PUT /v1/jobs HTTP/1.1\r\nHost: {}\r\nX-Nomad-Token: {greedy}\r\n\
+             Content-Length: 1000000\r\n\r\n ",
+            open.at
+        );
+        stream.write_all(head.as_bytes()).await.unwrap();
+        held.push(stream);
+    }
+    let large = " ".repeat(100_000);
+    let put = async |token: &str, body: &str| {
+        open.ask_with("PUT", "/v1/jobs", &[("x-nomad-token", token)], body).await.0
+    };
+    // Those before it are still being read.
+    within(async { while put(&greedy, &large).await != StatusCode::TOO_MANY_REQUESTS {} }).await;
+    assert_eq!(put(&greedy, "{}").await, StatusCode::BAD_REQUEST, "small ones are read");
+    assert_eq!(put(&other, &large).await, StatusCode::BAD_REQUEST, "and those of others");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn events_of_other_namespaces_do_not_reach_a_bearer() {
     let open = Open::start(&format!("{TOKENS}{WEB}")).await;
     let token = open.token(&["read@web"]).await;
     let headers = [("x-nomad-token", &*token)];
     let (response, _connection) =
-        open.open("GET", "/v1/event/stream?namespace=*", &headers, "").await;
+        open.open("GET", "/v1/event/stream?namespace=*&live=true", &headers, "").await;
     open.service("default", "theirs").await;
     open.service("web", "own").await;
     let mut body = response.into_body();
@@ -299,6 +391,13 @@ async fn events_of_other_namespaces_do_not_reach_a_bearer() {
         seen.push_str(&String::from_utf8_lossy(frame.data_ref().unwrap()));
     }
     assert!(!seen.contains("theirs"), "{seen}");
+    let (status, kept) = open.ask("GET", "/v1/ostler/events?namespace=*", &token).await;
+    assert_eq!(status, StatusCode::OK, "{kept}");
+    let kept: Value = serde_json::from_str(&kept).unwrap();
+    let namespaces = kept["events"].as_array().unwrap().iter().map(|event| &event["namespace"]);
+    assert!(namespaces.clone().count() > 0 && namespaces.clone().all(|own| own == "web"), "{kept}");
+    let refused = "{\"Live\":{\"refused\":\"to see the node needs a token with the policy read in all namespaces\"}}";
+    assert!(seen.contains(refused) && !seen.contains("memory_total_mb"), "{seen}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -431,6 +530,14 @@ async fn sighup_takes_new_tokens_of_the_configuration_and_ends_old_ones() {
     .await;
     let (status, _) = open.ask("GET", "/v1/jobs", "the-first-secret-of-ops").await;
     assert_eq!(status, StatusCode::FORBIDDEN);
+    // The secret alone is another: the block is not.
+    open.agent.hears("acl.token: applied").await;
+    write("the-third-secret-of-ops", "submit");
+    open.agent.signal(Signal::HUP);
+    open.agent.hears("acl.token: applied").await;
+    write("the-second-secret-of-ops", "submit");
+    open.agent.signal(Signal::HUP);
+    open.agent.hears("acl.token: applied").await;
     write("short", "admin");
     open.agent.signal(Signal::HUP);
     open.agent.hears("acl.token: refused").await;

@@ -31,6 +31,7 @@ use super::error::Failure;
 use super::evaluations;
 use super::params::Params;
 use super::router::{Api, Shared};
+use super::shares::Caller;
 pub(super) use hosts::Hosts;
 use needs::{Need, Scope, need};
 use ostler_access::Bearer;
@@ -106,6 +107,15 @@ impl Access {
         match self.allow(level, namespace) {
             true => Ok(()),
             false => Err(self.refusal(level, &format!("in namespace {}", cut(namespace)))),
+        }
+    }
+
+    /// Against whose share of streams and waiting queries it counts.
+    pub(super) fn caller(&self) -> Caller {
+        match &self.bearer {
+            Some(bearer) => Caller::Token(bearer.token.accessor),
+            None if self.socket => Caller::Operator,
+            None => Caller::Near,
         }
     }
 
@@ -295,7 +305,8 @@ fn met(
             return Ok(());
         }
         Need::Token => return Err(access.refusal(Level::Read, ANYWHERE)),
-        Need::Socket if access.socket => return Ok(()),
+        // Where nobody needs a token there is no first one to be made: the answer says so.
+        Need::Socket if access.socket || !api.tokens.enabled() => return Ok(()),
         Need::Socket => return Err(Failure::SocketOnly),
         Need::Level(level, scope) => (level, scope),
     };

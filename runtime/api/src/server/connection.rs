@@ -2,6 +2,7 @@
 
 use std::io;
 use std::pin::{Pin, pin};
+use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use axum::Router;
@@ -51,7 +52,9 @@ impl Serving {
         http.timer(TokioTimer::new())
             .header_read_timeout(API_HEADER_WALL_MAX)
             .max_buf_size(API_HEADER_BYTES_MAX);
-        let service = Asked { router: TowerToHyperService::new(self.router), peer, place: &place };
+        let place = Arc::new(place);
+        let held = Arc::clone(&place);
+        let service = Asked { router: TowerToHyperService::new(self.router), peer, place: held };
         let connection = http.serve_connection(TokioIo::new(bounded(stream)), service);
         // One may go on as a WebSocket.
         let mut connection = pin!(connection.with_upgrades());
@@ -77,29 +80,37 @@ impl Serving {
 
 /// The router, which is told where each request comes from; the connection counts as busy until its answer is
 /// written.
-struct Asked<'a> {
+struct Asked {
     router: TowerToHyperService<Router>,
     peer: Peer,
-    place: &'a Place,
+    place: Arc<Place>,
 }
 
-impl Service<Request<Incoming>> for Asked<'_> {
+/// Keeps the place of a connection, which counts as busy meanwhile: for what goes on when HTTP has ended on it.
+#[derive(Clone)]
+pub(super) struct Hold {
+    busy: Arc<Busy>,
+    _place: Arc<Place>,
+}
+
+impl Service<Request<Incoming>> for Asked {
     type Response = Response<Answer>;
     type Error = std::convert::Infallible;
     type Future = BoxFuture<'static, Result<Response<Answer>, std::convert::Infallible>>;
 
     fn call(&self, mut request: Request<Incoming>) -> Self::Future {
-        let busy = self.place.busy();
+        let hold = Hold { busy: Arc::new(self.place.busy()), _place: Arc::clone(&self.place) };
         request.extensions_mut().insert(self.peer);
+        request.extensions_mut().insert(hold.clone());
         let answer = self.router.call(request);
-        Box::pin(async move { Ok(answer.await?.map(|body| Answer { body, _busy: busy })) })
+        Box::pin(async move { Ok(answer.await?.map(|body| Answer { body, _busy: hold.busy })) })
     }
 }
 
 /// The body of an answer.
 struct Answer {
     body: Body,
-    _busy: Busy,
+    _busy: Arc<Busy>,
 }
 
 impl HttpBody for Answer {
@@ -130,7 +141,10 @@ mod tests {
 
     use ostler_model::clock;
     use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+    use tokio::sync::mpsc;
 
+    use super::super::places::Places;
+    use super::super::websocket::upgrade;
     use super::*;
 
     #[tokio::test(start_paused = true)]
@@ -158,5 +172,28 @@ mod tests {
         }
         writing.await.unwrap().unwrap();
         assert_eq!(got, [7; 100]);
+    }
+
+    #[tokio::test]
+    async fn a_connection_that_became_a_websocket_keeps_its_place_until_its_session_ends() {
+        let places = Places::new(1, None);
+        let (sent, mut sessions) = mpsc::channel(1);
+        let router = Router::new().fallback(async move |request: Request<Body>| {
+            let (response, upgrading) = upgrade(request).unwrap();
+            tokio::spawn(async move { sent.send(upgrading.socket().await).await });
+            response
+        });
+        let (ours, mut theirs) = tokio::io::duplex(4_096);
+        let serving = Serving { router, leaving: CancellationToken::new() };
+        let place = places.enter(None).unwrap();
+        let served = tokio::spawn(serving.serve(Box::new(ours), Peer::Socket, place));
+        let request = b"GET / HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\
+            Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n";
+        theirs.write_all(request).await.unwrap();
+        let session = sessions.recv().await.unwrap().unwrap();
+        served.await.unwrap();
+        assert!(places.enter(None).is_none(), "HTTP has ended, the session has not");
+        drop(session);
+        assert!(places.enter(None).is_some());
     }
 }

@@ -113,16 +113,21 @@ pub(super) enum Failure {
     /// It is of no free Nomad.
     #[error("this agent has nothing of Nomad Enterprise")]
     Enterprise,
+    /// Volumes are directories of the node.
+    #[error(
+        "this agent runs no CSI plugin; a host_volume in its configuration is a volume of this node"
+    )]
+    NoCsi,
     /// There are no servers to join or to leave.
     #[error(
-        "this agent has no servers beside it; cluster {{ servers = [...] }} in its configuration makes it a \
-         node of a cluster"
+        "this agent has no servers beside it; client {{ servers = [...] }} in its configuration makes it a node \
+         of a cluster"
     )]
     Alone,
     /// Servers of a cluster do it.
     #[error(
-        "only the servers of a cluster do this; cluster {{ servers = [...] }} in the agent's configuration \
-         makes it a node of one"
+        "only the servers of a cluster do this; client {{ servers = [...] }} in the agent's configuration makes \
+         it a node of one"
     )]
     OfClusters,
     /// There is no runtime of Go to be profiled. A Nomad that is not asked to debug says it so.
@@ -182,9 +187,23 @@ pub(super) enum Failure {
     /// It is not there yet, and comes.
     #[error("the agent (pid {pid}) is starting: {0}", pid = std::process::id())]
     Starting(String),
-    /// As many streams as there may be.
-    #[error("too many streams at once; end one and try again")]
-    TooManyStreams,
+    /// As many as there may be.
+    #[error("too many {what} at once; end one and try again")]
+    NoneFree {
+        /// Of what.
+        what: &'static str,
+    },
+    /// As many as one may have while others find some too.
+    #[error(
+        "{own} {what} at once by one token, or without tokens over TCP, and no more are left for others: end \
+         one and try again; over the agent's socket its user has others"
+    )]
+    TooManyOfOne {
+        /// Of what.
+        what: &'static str,
+        /// How many it has.
+        own: usize,
+    },
     /// As many commands inside tasks as there may be.
     #[error("{EXEC_SESSIONS_MAX} commands run inside tasks of this node; end one and try again")]
     TooManySessions,
@@ -237,8 +256,8 @@ pub(super) enum Failure {
     Policy(#[from] NotPolicy),
     /// Policies have fixed names.
     #[error(
-        "policies are not written here: they are read, submit, operate and admin, for one namespace as in \
-         submit@web"
+        "policies are not written here: they are read, submit, operate and admin, the first three for one \
+         namespace too, as in submit@web"
     )]
     FixedPolicies,
     /// Not all that was asked for could be removed.
@@ -281,6 +300,7 @@ impl Failure {
             | Self::VarOther { .. }
             | Self::VarLock(_)
             | Self::NoAcl
+            | Self::NoCsi
             | Self::Alone
             | Self::OfClusters
             | Self::BadRequest(_)
@@ -300,7 +320,8 @@ impl Failure {
             Self::EndRun(EndRunError::Unknown { .. }) => StatusCode::NOT_FOUND,
             Self::EndRun(EndRunError::Refused { .. }) => StatusCode::INTERNAL_SERVER_ERROR,
             Self::File { source, .. } => file_status(source),
-            Self::TooManyStreams | Self::TooManySessions | Self::Starting(_) => {
+            Self::TooManyOfOne { .. } => StatusCode::TOO_MANY_REQUESTS,
+            Self::NoneFree { .. } | Self::TooManySessions | Self::Starting(_) => {
                 StatusCode::SERVICE_UNAVAILABLE
             }
             Self::NotWebSocket => StatusCode::UPGRADE_REQUIRED,
@@ -362,6 +383,9 @@ impl IntoResponse for Failure {
         if let Self::Starting(_) = &self {
             // What tells clients from other reasons that this one passes.
             return (status, [(RETRY_AFTER, "1")], self.to_string()).into_response();
+        }
+        if let Self::TooManyOfOne { .. } = &self {
+            return (status, [(RETRY_AFTER, "5")], self.to_string()).into_response();
         }
         if status.is_server_error() && status != StatusCode::NOT_IMPLEMENTED {
             tracing::warn!(%status, error = %self, "a request to the API failed");

@@ -5,7 +5,9 @@
 //!        ▲ position of ?index=              │ what is there now                            a line per index
 //!        └──────── changes() grows ◄────────┘                                              {} in silence
 //! ```
-//! A change has its event with what is there when it is read, which may be newer than the change. Of what
+//! With `live=true` the lines of [`live`] come between them, each as `{"Live": …}`: one stream for a page.
+//!
+//! A change has its event with what is there when it is first read, which may be newer than the change. Of what
 //! is gone by then there is the key alone. A follower that is slower than the changes for so long that they
 //! are kept no longer loses its stream: it has to look at everything again.
 
@@ -17,41 +19,26 @@ use axum::body::{Body, Bytes};
 use axum::extract::{RawQuery, State};
 use axum::http::header::CONTENT_TYPE;
 use axum::response::{IntoResponse as _, Response};
-use futures_util::stream;
-use serde::Serialize;
-use serde_json::{Value, json};
-use tokio::sync::{OwnedSemaphorePermit, watch};
+use futures_util::future;
+use futures_util::stream::{self, BoxStream, StreamExt as _};
+use serde_json::json;
+use tokio::sync::watch;
 
 use super::error::Failure;
-use super::evaluations;
-use super::json::alloc::{Seen as SeenAlloc, full as full_alloc};
-use super::json::deployment::deployment as shown;
-use super::json::job::{Seen as SeenJob, full as full_job, waits_for};
+use super::event_render::{Event, Topic, line};
+use super::live::{self, Beside};
 use super::logs::place;
-use super::nodes;
 use super::params::Params;
 use super::reply;
 use super::router::{Api, Shared};
-use super::wait::{self, Grown};
+use super::shares::Share;
+use super::wait::{self, Grown, Part};
 use ostler_agent::{ChangeOf, NotedChange};
 use ostler_model::access::Level;
-use ostler_model::alloc::DesiredStatus;
-use ostler_model::ids::{AllocId, JobId};
 use ostler_model::limits::API_TOPICS_MAX;
-use ostler_model::scheduling::NodeEventKind;
 
 /// Changes that are looked at in one go.
 const AT_ONCE: usize = 64;
-
-/// What there are events of.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-enum Topic {
-    Job,
-    Allocation,
-    Evaluation,
-    Deployment,
-    Node,
-}
 
 /// A topic, all of them unless one is named; and a key, all of them unless one is named.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -87,28 +74,6 @@ impl Wanted {
     }
 }
 
-/// `Event`
-#[derive(Clone, Debug, Serialize)]
-#[serde(rename_all = "PascalCase")]
-struct Event {
-    topic: Topic,
-    #[serde(rename = "Type")]
-    kind: &'static str,
-    key: String,
-    namespace: String,
-    filter_keys: Vec<String>,
-    index: u64,
-    payload: Value,
-}
-
-/// What is written as one line.
-#[derive(Serialize)]
-#[serde(rename_all = "PascalCase")]
-struct Line {
-    index: u64,
-    events: Vec<Event>,
-}
-
 /// `GET /v1/event/stream`
 pub(super) async fn read(
     State(api): Shared,
@@ -117,14 +82,28 @@ pub(super) async fn read(
 ) -> Result<Response, Failure> {
     let index = params.number("index")?.unwrap_or(0);
     let wanted = topics(query.as_deref().unwrap_or_default())?;
-    let place = place(&api)?;
+    let place = place(&api, &params)?;
     let (grown, position) = (api.agent.changes(), api.agent.change_position(index));
     let first = VecDeque::from([Bytes::from_static(b"{}\n")]);
+    let beside = params.flag("live")?.then(|| node(&api, &params));
     let stream = Stream { api, params, wanted, grown, position, lines: first, _place: place };
-    let body = Body::from_stream(stream::unfold(stream, |mut stream| async {
-        Some((stream.line().await?, stream))
-    }));
+    let events =
+        stream::unfold(stream, |mut stream| async { Some((stream.line().await?, stream)) });
+    let body = match beside {
+        Some(node) => Body::from_stream(stream::select(events, node)),
+        None => Body::from_stream(events),
+    };
     Ok(([(CONTENT_TYPE, "application/json")], body).into_response())
+}
+
+/// The lines about the node, for `live=true`. Who may not read in all namespaces gets one that says so.
+fn node(api: &Arc<Api>, params: &Params) -> BoxStream<'static, io::Result<Bytes>> {
+    if params.access().allow_everywhere(Level::Read) {
+        return live::moments(Arc::clone(api), Beside::Events).boxed();
+    }
+    let why = "to see the node needs a token with the policy read in all namespaces";
+    let line = reply::line(&json!({ "Live": { "refused": why } }));
+    stream::once(future::ready(line)).boxed()
 }
 
 /// Every `topic` of the query, which may be there several times.
@@ -148,7 +127,7 @@ struct Stream {
     /// Read, and not written yet.
     lines: VecDeque<Bytes>,
     /// Free again when the stream is dropped.
-    _place: OwnedSemaphorePermit,
+    _place: Share,
 }
 
 impl Stream {
@@ -160,21 +139,13 @@ impl Stream {
             }
             // What comes while it looks wakes it again.
             self.grown.mark_unchanged();
-            let seen = self.api.agent.changes_from(self.position, AT_ONCE);
-            if seen.missed > 0 {
-                let text = format!(
-                    "{} events came faster than they were read and are gone; begin anew",
-                    seen.missed
-                );
-                return Some(Err(io::Error::other(text)));
-            }
-            self.position = seen.position;
-            if !seen.changes.is_empty() {
-                match self.lines_of(&seen.changes) {
-                    Ok(lines) => self.lines.extend(lines),
-                    Err(error) => return Some(Err(error)),
+            match wait::in_parts(|| self.part()).await {
+                Some(Ok(lines)) => {
+                    self.lines.extend(lines);
+                    continue;
                 }
-                continue;
+                Some(Err(error)) => return Some(Err(error)),
+                None => {}
             }
             if let Grown::Not = wait::grown(&self.api, &mut self.grown).await? {
                 return Some(Ok(Bytes::from_static(b"{}\n")));
@@ -182,143 +153,68 @@ impl Stream {
         }
     }
 
-    /// A line for each index.
-    fn lines_of(&self, changes: &[NotedChange]) -> io::Result<Vec<Bytes>> {
-        let mut lines: Vec<Line> = Vec::new();
-        let events = changes.iter().flat_map(|change| self.events_of(change));
-        for event in events.filter(|event| self.wanted.iter().any(|one| one.matches(event))) {
-            match lines.last_mut().filter(|line| line.index == event.index) {
-                Some(line) => line.events.push(event),
-                None => lines.push(Line { index: event.index, events: vec![event] }),
-            }
+    /// The lines of the next changes.
+    fn part(&mut self) -> Part<io::Result<Vec<Bytes>>> {
+        let seen = self.api.agent.changes_from(self.position, AT_ONCE);
+        if seen.missed > 0 {
+            let text = format!(
+                "{} events came faster than they were read and are gone; begin anew",
+                seen.missed
+            );
+            return Part::Tell(Err(io::Error::other(text)));
         }
-        lines.iter().map(reply::line).collect()
+        self.position = seen.position;
+        if seen.changes.is_empty() {
+            return Part::End;
+        }
+        let read = u64::try_from(seen.changes.len()).unwrap_or(u64::MAX);
+        let lines = self.lines_of(seen.position.saturating_sub(read), &seen.changes);
+        if lines.is_empty() { Part::Passed } else { Part::Tell(Ok(lines)) }
     }
 
-    fn events_of(&self, change: &NotedChange) -> Vec<Event> {
-        let events = match &change.of {
-            ChangeOf::Job(id, stopped) => self.of_job(id, *stopped, change.index),
-            ChangeOf::Alloc(id) => self.of_alloc(*id, change.index).into_iter().collect(),
+    /// A line for each index. The first of the changes is at `position`.
+    fn lines_of(&self, position: u64, changes: &[NotedChange]) -> Vec<Bytes> {
+        let of = (position..).zip(changes).filter(|(_, change)| self.may_have(&change.of));
+        let rendered = of.map(|(at, change)| self.api.rendered.of(&self.api, at, change));
+        let rendered: Vec<Arc<[Event]>> = rendered.collect();
+        let all = rendered.iter().flat_map(|events| events.iter());
+        let told: Vec<&Event> = all.filter(|event| self.tells(event)).collect();
+        told.chunk_by(|one, next| one.index == next.index).filter_map(line).collect()
+    }
+
+    /// Is any of these topics asked for?
+    fn wants(&self, topics: &[Topic]) -> bool {
+        let of = |one: &Wanted| one.topic.is_none_or(|topic| topics.contains(&topic));
+        self.wanted.iter().any(of)
+    }
+
+    /// What nobody asked for is not put together first.
+    fn may_have(&self, change: &ChangeOf) -> bool {
+        match change {
+            ChangeOf::Job(..) => self.wants(&[Topic::Job, Topic::Evaluation]),
+            ChangeOf::Alloc(_) => self.wants(&[Topic::Allocation]),
+            ChangeOf::Deployment(..) => self.wants(&[Topic::Deployment]),
+            ChangeOf::Node(_) => self.wants(&[Topic::Node]),
+        }
+    }
+
+    /// Is it asked for, and may it be seen?
+    fn tells(&self, event: &Event) -> bool {
+        let seen = match event.topic {
             // The node is in no namespace.
-            // Of no namespace.
-            ChangeOf::Node(_) if !self.params.access().allow_everywhere(Level::Read) => Vec::new(),
-            ChangeOf::Node(kind) => return vec![self.of_node(*kind, change.index)],
-            ChangeOf::Deployment(job, id) => {
-                self.of_deployment(job, id, change.index).into_iter().collect()
-            }
+            Topic::Node => self.params.access().allow_everywhere(Level::Read),
+            _ => self.params.means_namespace(&event.namespace),
         };
-        let here = |event: &Event| self.params.means_namespace(&event.namespace);
-        events.into_iter().filter(here).collect()
+        seen && self.wanted.iter().any(|one| one.matches(event))
     }
-
-    /// A job, and the evaluation of its change.
-    fn of_job(&self, id: &JobId, stopped: bool, index: u64) -> Vec<Event> {
-        let found = self.api.agent.job(id);
-        let kind = if stopped { "JobDeregistered" } else { "JobRegistered" };
-        let job = found.map_or(Value::Null, |view| {
-            let waits = waits_for(&view);
-            value(&full_job(SeenJob::new(&view, &waits)))
-        });
-        let event = |topic, key, filter_keys, payload| Event {
-            topic,
-            kind,
-            key,
-            namespace: id.namespace().to_owned(),
-            filter_keys,
-            index,
-            payload,
-        };
-        let job = event(Topic::Job, id.as_str().to_owned(), Vec::new(), json!({ "Job": job }));
-        let found = evaluations::of_change(&self.api, id, index);
-        let of_evaluation = found.map(|found| {
-            let (keys, payload) = (vec![id.as_str().to_owned()], json!({ "Evaluation": found }));
-            event(Topic::Evaluation, evaluations::id(id, index), keys, payload)
-        });
-        [job].into_iter().chain(of_evaluation).collect()
-    }
-
-    fn of_alloc(&self, id: AllocId, index: u64) -> Option<Event> {
-        let view = self.api.agent.alloc(id)?;
-        let node = self.api.agent.node();
-        let alloc = &view.allocation;
-        let mut filter_keys = vec![alloc.job.id.as_str().to_owned()];
-        filter_keys.extend(alloc.deployment_id().map(str::to_owned));
-        let kind = match alloc.desired {
-            DesiredStatus::Stop => "AllocationUpdateDesiredStatus",
-            DesiredStatus::Run => "AllocationUpdated",
-        };
-        let mut payload = value(&full_alloc(SeenAlloc::new(&view, &node)));
-        if let Some(job) = payload.get_mut("Job") {
-            // The job has events of its own.
-            *job = Value::Null;
-        }
-        Some(Event {
-            topic: Topic::Allocation,
-            kind,
-            key: id.to_string(),
-            namespace: alloc.job.namespace().to_owned(),
-            filter_keys,
-            index,
-            payload: json!({ "Allocation": payload }),
-        })
-    }
-
-    fn of_node(&self, kind: NodeEventKind, index: u64) -> Event {
-        Event {
-            topic: Topic::Node,
-            kind: match kind {
-                NodeEventKind::Registered => "NodeRegistration",
-                NodeEventKind::Ineligible | NodeEventKind::Eligible => "NodeEligibility",
-                NodeEventKind::DrainSet
-                | NodeEventKind::DrainUpdated
-                | NodeEventKind::DrainDisabled
-                | NodeEventKind::DrainComplete => "NodeDrain",
-            },
-            key: self.api.agent.node().id.to_string(),
-            namespace: String::new(),
-            filter_keys: Vec::new(),
-            index,
-            payload: json!({ "Node": nodes::shown(&self.api) }),
-        }
-    }
-
-    fn of_deployment(&self, job: &JobId, id: &str, index: u64) -> Option<Event> {
-        let all = self.api.agent.deployments();
-        let (of, one) = all.iter().find(|(_, one)| *one.id == *id)?;
-        Some(Event {
-            topic: Topic::Deployment,
-            kind: "DeploymentStatusUpdate",
-            key: id.to_owned(),
-            namespace: job.namespace().to_owned(),
-            filter_keys: vec![job.as_str().to_owned()],
-            index,
-            payload: json!({ "Deployment": shown(of, one) }),
-        })
-    }
-}
-
-/// As JSON; what cannot be is nothing.
-fn value<T: Serialize>(shown: &T) -> Value {
-    serde_json::to_value(shown).unwrap_or_default()
 }
 
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used, reason = "tests")]
 
+    use super::super::event_render::tests::event;
     use super::*;
-
-    fn event(topic: Topic, key: &str, filter_keys: &[&str]) -> Event {
-        Event {
-            topic,
-            kind: "JobRegistered",
-            key: key.to_owned(),
-            namespace: "default".to_owned(),
-            filter_keys: filter_keys.iter().map(|key| (*key).to_owned()).collect(),
-            index: 7,
-            payload: Value::Null,
-        }
-    }
 
     #[test]
     fn topics_and_keys_choose_events() {
@@ -336,13 +232,5 @@ mod tests {
         assert_eq!(chosen("topic=Job:db&topic=Allocation%3Aweb"), [false, true]);
         let error = topics("topic=Weather").unwrap_err().to_string();
         assert!(error.contains("Weather") && error.contains("Allocation"), "{error}");
-    }
-
-    #[test]
-    fn an_event_has_the_names_that_nomad_gives_its_members() {
-        let line = Line { index: 7, events: vec![event(Topic::Job, "web", &[])] };
-        let text = serde_json::to_string(&line).unwrap();
-        let wanted = r#"{"Index":7,"Events":[{"Topic":"Job","Type":"JobRegistered","Key":"web","Namespace":"default","FilterKeys":[],"Index":7,"Payload":null}]}"#;
-        assert_eq!(text, wanted);
     }
 }

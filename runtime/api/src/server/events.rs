@@ -16,15 +16,17 @@ use axum::extract::State;
 use axum::http::header::CONTENT_TYPE;
 use axum::response::{IntoResponse as _, Response};
 use futures_util::stream;
-use tokio::sync::{OwnedSemaphorePermit, watch};
+use tokio::sync::watch;
 
 use super::error::Failure;
 use super::logs::place;
 use super::params::Params;
 use super::reply;
 use super::router::{Api, Shared};
+use super::shares::Share;
 use super::wait::{self, Grown};
 use ostler_agent::{EventTopic, EventsWanted, KeptEvent};
+use ostler_model::access::Level;
 use ostler_model::time::Timestamp;
 
 /// `GET /v1/ostler/events`
@@ -35,7 +37,7 @@ pub(super) async fn read(State(api): Shared, params: Params) -> Result<Response,
         seen.events.retain(|event| visible(&params, event));
         return reply::json(&params, &seen);
     }
-    let (place, grown) = (place(&api)?, api.agent.events_grown());
+    let (place, grown) = (place(&api, &params)?, api.agent.events_grown());
     let first = VecDeque::from([Bytes::from_static(b"{}\n")]);
     let follower = Follower { api, params, wanted, grown, lines: first, _place: place };
     let body = Body::from_stream(stream::unfold(follower, |mut follower| async {
@@ -44,10 +46,12 @@ pub(super) async fn read(State(api): Shared, params: Params) -> Result<Response,
     Ok(([(CONTENT_TYPE, "application/json")], body).into_response())
 }
 
-/// Of a namespace that is asked for and may be seen, or of none.
+/// Of a namespace that is asked for and may be seen, or of the node, for who may see that.
 fn visible(params: &Params, event: &KeptEvent) -> bool {
-    let namespace = &event.what.namespace;
-    namespace.is_empty() || params.means_namespace(namespace)
+    match &*event.what.namespace {
+        "" => params.access().allow_everywhere(Level::Read),
+        namespace => params.means_namespace(namespace),
+    }
 }
 
 fn wanted(params: &Params) -> Result<EventsWanted, Failure> {
@@ -80,7 +84,7 @@ struct Follower {
     /// Read, and not written yet.
     lines: VecDeque<Bytes>,
     /// Free again when the stream is dropped.
-    _place: OwnedSemaphorePermit,
+    _place: Share,
 }
 
 impl Follower {
@@ -92,6 +96,7 @@ impl Follower {
             }
             // What comes while it looks wakes it again.
             self.grown.mark_unchanged();
+            tokio::task::yield_now().await;
             let seen = self.api.agent.events(&self.wanted);
             self.wanted.after = seen.position;
             if seen.missed {

@@ -40,7 +40,7 @@ use super::error::Failure;
 use super::exec_frames::{exec_frame, said_in};
 use super::params::{Asked, Params};
 use super::router::Api;
-use super::websocket::{ClientSocket, Upgrading, upgrade};
+use super::websocket::{ClientSocket, Upgraded, Upgrading, upgrade};
 
 /// The sessions of the API.
 pub(super) struct Sessions {
@@ -112,9 +112,11 @@ pub(super) async fn run(
 /// One session, from the upgrade to the end of the connection.
 async fn serve(api: &Api, upgrading: Upgrading, wanted: Wanted, place: OwnedSemaphorePermit) {
     let leaving = api.leaving.cancelled();
-    let Some(Some(socket)) = api.leaving.run_until_cancelled(upgrading.socket()).await else {
+    let Some(Some(upgraded)) = api.leaving.run_until_cancelled(upgrading.socket()).await else {
         return;
     };
+    // A session is a connection of its client until it has ended.
+    let Upgraded { socket, hold: _hold } = upgraded;
     let (mut writes, mut reads): (SplitSink<ClientSocket, Message>, _) = socket.split();
     let talked = async {
         match begin(api, wanted, &mut reads, place).await {

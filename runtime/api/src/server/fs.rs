@@ -13,7 +13,6 @@ use axum::body::{Body, Bytes};
 use axum::response::{IntoResponse as _, Response};
 use cap_std::fs::{Dir, FileType, Metadata, MetadataExt as _, OpenOptions, OpenOptionsExt as _};
 use futures_util::stream;
-use tokio::sync::OwnedSemaphorePermit;
 
 use super::client::known;
 use super::error::Failure;
@@ -22,6 +21,7 @@ use super::logs::place;
 use super::params::{Asked, Params};
 use super::reply;
 use super::router::Api;
+use super::shares::Share;
 use ostler_model::limits::{API_DIR_ENTRIES_MAX, LOG_READ_BYTES};
 use ostler_model::time::Timestamp;
 use ostler_wire::FileInfo;
@@ -191,7 +191,7 @@ async fn send(
     offset: u64,
     limit: Option<u64>,
 ) -> Result<Response, Failure> {
-    let place = place(api)?;
+    let place = place(api, params)?;
     let (file, length) = open(api, id, params).await?;
     let rest = length.saturating_sub(offset);
     let left = limit.map_or(rest, |limit| limit.min(rest));
@@ -206,7 +206,7 @@ struct Part {
     offset: u64,
     left: u64,
     /// Free again when the stream is dropped.
-    place: OwnedSemaphorePermit,
+    place: Share,
 }
 
 impl Part {

@@ -19,13 +19,13 @@ use axum::response::{IntoResponse as _, Response};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use futures_util::stream;
-use tokio::sync::OwnedSemaphorePermit;
 use tokio_util::sync::CancellationToken;
 
 use super::error::Failure;
 use super::fs;
 use super::logs::place;
 use super::params::Asked;
+use super::shares::Share;
 use ostler_model::clock::{self, Stopwatch};
 use ostler_model::limits::{API_FILE_PACE, API_HEARTBEAT, LOG_READ_BYTES};
 use ostler_wire as wire;
@@ -42,7 +42,7 @@ pub(super) async fn read(Asked { api, id, params }: Asked) -> Result<Response, F
     };
     let follow = params.text("follow").is_none() || params.flag("follow")?;
     let plain = params.flag("plain")?;
-    let place = place(&api)?;
+    let place = place(&api, &params)?;
     let (file, length) = fs::open(&api, &id, &params).await?;
     let offset = if from_end { length.saturating_sub(offset) } else { offset };
     let grown = Growing {
@@ -76,7 +76,7 @@ struct Growing {
     plain: bool,
     leaving: CancellationToken,
     /// Free again when the stream is dropped.
-    _place: OwnedSemaphorePermit,
+    _place: Share,
 }
 
 /// What a look at the file found.
@@ -167,10 +167,9 @@ mod tests {
     #![allow(clippy::unwrap_used, clippy::panic, reason = "tests")]
 
     use super::*;
-    use tokio::sync::Semaphore;
 
     fn growing(file: &std::path::Path, follow: bool) -> Growing {
-        let place = Arc::new(Semaphore::new(1)).try_acquire_owned().unwrap();
+        let place = Share::of_test();
         let (leaving, path) = (CancellationToken::new(), "alloc/x".to_owned());
         let file = Arc::new(File::open(file).unwrap());
         Growing { file, path, offset: 0, left: None, follow, plain: false, leaving, _place: place }

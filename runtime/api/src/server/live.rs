@@ -9,7 +9,7 @@
 //!                                                   └► {"use": …, "devices": {KEY: group or null}, …}
 //! ```
 //! Nothing is looked at while nobody listens, and once for all who do. Changes of jobs, allocations, evaluations
-//! and deployments are in the event stream.
+//! and deployments are in the event stream, which has these lines as well for who asks it for them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -19,15 +19,16 @@ use axum::body::{Body, Bytes};
 use axum::extract::State;
 use axum::http::header::CONTENT_TYPE;
 use axum::response::{IntoResponse as _, Response};
-use futures_util::stream;
+use futures_util::stream::{self, Stream as FutureStream, StreamExt as _};
 use serde::Serialize;
 use serde_json::{Value, json};
-use tokio::sync::{Mutex, OwnedSemaphorePermit};
+use tokio::sync::Mutex;
 
 use super::error::Failure;
 use super::host;
 use super::logs::place;
 use super::nodes;
+use super::params::Params;
 use super::reply;
 use super::router::{Api, Shared};
 use ostler_agent::{ChangeOf, DeviceGroupReport, PluginStatusReport};
@@ -125,14 +126,30 @@ fn changed<'a, T: PartialEq>(
 }
 
 /// `GET /v1/ostler/live`
-pub(super) async fn read(State(api): Shared) -> Result<Response, Failure> {
-    let place = place(&api)?;
-    let position = api.agent.change_position(api.agent.index());
-    let stream = Stream { api, position, told: None, _place: place };
-    let body = Body::from_stream(stream::unfold(stream, |mut stream| async {
-        Some((stream.line().await?, stream))
-    }));
+pub(super) async fn read(State(api): Shared, params: Params) -> Result<Response, Failure> {
+    let place = place(&api, &params)?;
+    // The place is free again when the stream is dropped.
+    let held = moments(api, Beside::Nothing).inspect(move |_| _ = &place);
+    let body = Body::from_stream(held);
     Ok(([(CONTENT_TYPE, "application/x-ndjson")], body).into_response())
+}
+
+/// The lines, until the agent leaves.
+pub(super) fn moments(
+    api: Arc<Api>,
+    beside: Beside,
+) -> impl FutureStream<Item = io::Result<Bytes>> + Send {
+    let position = api.agent.change_position(api.agent.index());
+    let stream = Stream { api, position, told: None, beside };
+    stream::unfold(stream, |mut stream| async { Some((stream.line().await?, stream)) })
+}
+
+/// What else is in the stream.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Beside {
+    Nothing,
+    /// Lines with events: one of these is the member `Live` of its own.
+    Events,
 }
 
 struct Stream {
@@ -140,15 +157,15 @@ struct Stream {
     /// In the changes.
     position: u64,
     told: Option<Arc<Seen>>,
-    /// Free again when the stream is dropped.
-    _place: OwnedSemaphorePermit,
+    beside: Beside,
 }
 
 impl Stream {
     /// What changed since the last question and is not there any more.
-    fn short(&mut self) -> Short {
+    async fn short(&mut self) -> Short {
         let mut short = Short::default();
         loop {
+            tokio::task::yield_now().await;
             let seen = self.api.agent.changes_from(self.position, CHANGES_AT_ONCE);
             self.position = seen.position;
             short.missed |= seen.missed > 0;
@@ -175,9 +192,12 @@ impl Stream {
                 Ok(now) => now,
                 Err(failure) => return Some(Err(io::Error::other(failure.to_string()))),
             };
-            let short = self.short();
+            let short = self.short().await;
             let line = Line::between(self.told.as_deref(), &now, short);
-            let text = (!line.is_empty()).then(|| reply::line(&line));
+            let text = (!line.is_empty()).then(|| match self.beside {
+                Beside::Nothing => reply::line(&line),
+                Beside::Events => reply::line(&BTreeMap::from([("Live", &line)])),
+            });
             self.told = Some(now);
             match text {
                 Some(text) => return Some(text),

@@ -13,18 +13,18 @@ use std::convert::Infallible;
 use std::sync::Arc;
 
 use axum::body::{Body, Bytes};
-use axum::http::header::CONTENT_TYPE;
+use axum::http::header::{CONTENT_TYPE, X_CONTENT_TYPE_OPTIONS};
 use axum::response::{IntoResponse as _, Response};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use futures_util::stream;
-use tokio::sync::OwnedSemaphorePermit;
 use tokio_util::sync::CancellationToken;
 
 use super::client::{known, task_of};
 use super::error::Failure;
 use super::params::{Asked, Params};
 use super::router::Api;
+use super::shares::Share;
 use ostler_agent::AllocView;
 use ostler_lifecycle::alloc::AllocHandle;
 use ostler_lifecycle::alloc::dir::AllocDir;
@@ -83,21 +83,21 @@ impl Wanted {
 pub(super) async fn read(Asked { api, id, params }: Asked) -> Result<Response, Failure> {
     let view = known(&api, &id)?;
     let wanted = Wanted::read(&params, &view)?;
-    let place = place(&api)?;
+    let place = place(&api, &params)?;
     let source = match view.handle.task_logs(&wanted.task) {
         Some(logs) => Source::Reading(Reader::live(&wanted, &logs)),
         None if wanted.follow && !view.phase.ended() => Source::Waiting(view.handle),
         None => Source::Reading(Reader::of_files(&api, &view, &wanted)?),
     };
-    let kind = if wanted.plain { "text/plain" } else { "application/json" };
+    let kind = if wanted.plain { "text/plain; charset=utf-8" } else { "application/json" };
     let frames = Frames { source, wanted, leaving: api.leaving.clone(), _place: place };
     let body = Body::from_stream(stream::unfold(frames, Frames::next));
-    Ok(([(CONTENT_TYPE, kind)], body).into_response())
+    Ok(([(CONTENT_TYPE, kind), (X_CONTENT_TYPE_OPTIONS, "nosniff")], body).into_response())
 }
 
-/// A place for a stream, if there is one.
-pub(super) fn place(api: &Api) -> Result<OwnedSemaphorePermit, Failure> {
-    Arc::clone(&api.streams).try_acquire_owned().map_err(|_| Failure::TooManyStreams)
+/// A place for a stream, if there is one for whoever asks.
+pub(super) fn place(api: &Api, params: &Params) -> Result<Share, Failure> {
+    api.streams.take(params.access().caller())
 }
 
 /// Bytes of a stream from where it was asked for.
@@ -165,7 +165,7 @@ struct Frames {
     wanted: Wanted,
     leaving: CancellationToken,
     /// Free again when the stream is dropped.
-    _place: OwnedSemaphorePermit,
+    _place: Share,
 }
 
 type Item = Result<Bytes, Infallible>;

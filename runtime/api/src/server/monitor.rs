@@ -9,7 +9,6 @@ use axum::response::{IntoResponse as _, Response};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use futures_util::stream;
-use tokio::sync::OwnedSemaphorePermit;
 use tokio_util::sync::CancellationToken;
 use tracing::level_filters::LevelFilter;
 
@@ -18,6 +17,7 @@ use super::json::REGION;
 use super::logs::place;
 use super::params::Params;
 use super::router::Shared;
+use super::shares::Share;
 use crate::agent_log::{Heard, LogFollower};
 use ostler_model::clock;
 use ostler_model::limits::API_HEARTBEAT;
@@ -46,7 +46,7 @@ pub(super) async fn read(State(api): Shared, params: Params) -> Result<Response,
     if server.is_some_and(|server| !is_this(server)) {
         return Err(Failure::NotThere("server"));
     }
-    let place = place(&api)?;
+    let place = place(&api, &params)?;
     let monitor = Monitor {
         follower: api.log.follow(level),
         json,
@@ -92,7 +92,7 @@ struct Monitor {
     offset: u64,
     leaving: CancellationToken,
     /// Free again when the stream is dropped.
-    _place: OwnedSemaphorePermit,
+    _place: Share,
 }
 
 impl Monitor {
@@ -144,7 +144,6 @@ mod tests {
     use super::*;
     use crate::agent_log::{AgentLog, LogLine};
     use ostler_model::time::Timestamp;
-    use tokio::sync::Semaphore;
 
     fn monitor(log: &Arc<AgentLog>, plain: bool) -> Monitor {
         Monitor {
@@ -153,7 +152,7 @@ mod tests {
             plain,
             offset: 0,
             leaving: CancellationToken::new(),
-            _place: Arc::new(Semaphore::new(1)).try_acquire_owned().unwrap(),
+            _place: Share::of_test(),
         }
     }
 

@@ -46,7 +46,7 @@ async fn list(State(api): Shared, params: Params) -> Result<Response, Failure> {
     let changes = api.agent.node_namespaces().indexes();
     let wait = params.wait_from(index(&api))?;
     let look = || Found { index: index(&api), value: Ok(api.agent.namespaces()) };
-    wait::answer_on(&api, wait, changes, look, |all| {
+    wait::answer_on(&api, &params, wait, changes, look, |all| {
         let may_see = |name: &Name| params.access().allow(Level::Read, name.as_str());
         let wanted = |name: &Name| name.as_str().starts_with(params.prefix()) && may_see(name);
         let all: Vec<_> = all.iter().filter(|(name, _)| wanted(name)).map(described).collect();

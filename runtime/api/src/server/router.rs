@@ -9,7 +9,6 @@ use axum::http::Method;
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse as _, Response};
 use axum::routing::{get, post, put};
-use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
 use super::access::{Hosts, admit};
@@ -17,10 +16,12 @@ use super::agent::shown;
 use super::client::Processor;
 use super::drain::drained;
 use super::error::Failure;
+use super::event_render::Rendered;
 use super::gzip::packed;
 use super::host::Cores;
 use super::index::Table;
 use super::params::Params;
+use super::shares::{Shares, with_room};
 use super::{
     agent, allocs, blocked, client, debug, deployments, evaluations, event_stream, events, exec,
     fs, fs_stream, host, jobs, json, live, logs, metrics, monitor, namespaces, nodes, plugins,
@@ -32,7 +33,7 @@ use ostler_agent::AgentHandle;
 use ostler_model::clock::{self, Clock};
 use ostler_model::ids::{AllocId, JobId};
 use ostler_model::limits::{
-    API_BODY_BYTES_MAX, API_REQUEST_WALL_MAX, API_START_WAIT, API_STREAMS_MAX, API_WAIT_MAX,
+    API_BODY_BYTES_MAX, API_REQUEST_WALL_MAX, API_START_WAIT, API_WAIT_MAX,
 };
 use ostler_model::rng::Rng;
 
@@ -50,7 +51,13 @@ pub(super) struct Api {
     pub clock: Clock,
     pub rng: Rng,
     /// Places for streams.
-    pub streams: Arc<Semaphore>,
+    pub streams: Shares,
+    /// And for queries that wait.
+    pub waits: Shares,
+    /// And for large bodies.
+    pub bodies: Shares,
+    /// Events that several streams tell.
+    pub rendered: Rendered,
     /// Commands inside tasks.
     pub sessions: exec::Sessions,
     /// How the node is, for those who follow it.
@@ -90,7 +97,10 @@ impl Api {
             leaving,
             clock: Clock::system(),
             rng: Rng::system(),
-            streams: Arc::new(Semaphore::new(API_STREAMS_MAX)),
+            streams: Shares::of_streams(),
+            waits: Shares::of_waits(),
+            bodies: Shares::of_bodies(),
+            rendered: Rendered::default(),
             sessions: exec::Sessions::default(),
             live: live::Looks::default(),
             tables: Mutex::new(Tables { jobs: Table::new(began_at), allocs: Table::new(began_at) }),
@@ -227,6 +237,7 @@ pub(super) fn router(api: Arc<Api>) -> Router {
         .merge(ui::routes())
         .fallback(|| async { Failure::NoPath })
         .method_not_allowed_fallback(|| async { Failure::Method })
+        .layer(middleware::from_fn_with_state(Arc::clone(&api), with_room))
         .layer(middleware::from_fn(in_time))
         .layer(middleware::from_fn(in_this_region))
         .layer(middleware::from_fn_with_state(Arc::clone(&api), admit))

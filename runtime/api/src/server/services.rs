@@ -54,7 +54,7 @@ pub(super) async fn list(State(api): Shared, params: Params) -> Result<Response,
             .collect();
         reply::json(&params, &shown)
     };
-    wait::answer_on(&api, wait, changes, || look(&api), show).await
+    wait::answer_on(&api, &params, wait, changes, || look(&api), show).await
 }
 
 /// `GET /v1/service/NAME`. Of a name that nobody has: none, as in Nomad.
@@ -78,7 +78,7 @@ pub(super) async fn read(Asked { api, id, params }: Asked) -> Result<Response, F
             .collect();
         reply::json(&params, &shown)
     };
-    wait::answer_on(&api, wait, changes, || look(&api), show).await
+    wait::answer_on(&api, &params, wait, changes, || look(&api), show).await
 }
 
 fn registration<'a>(

@@ -17,7 +17,7 @@ use ostler_model::clock;
 use ostler_model::limits::{MOVED_PIECE_BYTES, MOVED_PIECES_WAITING_MAX};
 
 /// `GET /v1/client/allocation/ID/snapshot`
-pub(super) async fn read(Asked { api, id, .. }: Asked) -> Result<Response, Failure> {
+pub(super) async fn read(Asked { api, id, params }: Asked) -> Result<Response, Failure> {
     let id = alloc_id(&id)?;
     let Some(view) = api.agent.alloc(id) else {
         // As Nomad's clients say it.
@@ -26,7 +26,7 @@ pub(super) async fn read(Asked { api, id, .. }: Asked) -> Result<Response, Failu
     let group = view.allocation.task_group();
     let tasks = group.into_iter().flat_map(|group| &group.tasks);
     let tasks: Vec<_> = tasks.map(|task| task.name.clone()).collect();
-    let (agent, place) = (api.agent.clone(), place(&api)?);
+    let (agent, place) = (api.agent.clone(), place(&api, &params)?);
     let (pieces, queue) = mpsc::channel(MOVED_PIECES_WAITING_MAX);
     let work = move || {
         let mut out = Pieces { pieces: pieces.clone(), piece: Vec::new() };

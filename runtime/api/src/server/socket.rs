@@ -297,7 +297,7 @@ async fn accept_tcp(tcp: Option<&(TcpListener, Option<ApiTls>)>) -> (TcpStream, 
 
 /// So many, and no more than a share of the files that this process may open: whoever else needs some has
 /// them, the socket before TCP.
-fn within_files(most: usize, share: u64) -> usize {
+pub(super) fn within_files(most: usize, share: u64) -> usize {
     let files = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
     let share = files.map_or(most, |files| usize::try_from(files / share).unwrap_or(most));
     most.min(share).max(1)

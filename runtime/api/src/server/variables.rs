@@ -50,7 +50,7 @@ pub(super) async fn list(State(api): Shared, params: Params) -> Result<Response,
         let shown: Vec<_> = page.iter().map(|of| metadata(of)).collect();
         reply::page(&params, &shown, next.as_deref())
     };
-    wait::answer_on(&api, wait, changes, look, show).await
+    wait::answer_on(&api, &params, wait, changes, look, show).await
 }
 
 /// `GET /v1/var/PATH`
@@ -63,7 +63,7 @@ pub(super) async fn read(Asked { api, id, params }: Asked) -> Result<Response, F
         (index, None) => Found { index, value: Err(Failure::NotThere("variable")) },
     };
     let show = |variable: Arc<Variable>| reply::json(&params, &whole(&variable));
-    wait::answer_on(&api, wait, changes, look, show).await
+    wait::answer_on(&api, &params, wait, changes, look, show).await
 }
 
 /// `PUT /v1/var/PATH`

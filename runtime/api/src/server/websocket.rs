@@ -16,15 +16,25 @@ use hyper_util::rt::TokioIo;
 use tokio_tungstenite::WebSocketStream;
 use tokio_tungstenite::tungstenite::protocol::Role;
 
-use super::connection::Bounded;
+use super::connection::{Bounded, Hold};
 use super::error::Failure;
 use crate::websocket::{VERSION, accepted, config};
 
 /// A client's connection, after the upgrade.
 pub(super) type ClientSocket = WebSocketStream<Bounded>;
 
+/// A WebSocket, with its place among connections until this is dropped.
+pub(super) struct Upgraded {
+    pub(super) socket: ClientSocket,
+    pub(super) hold: Option<Hold>,
+}
+
 /// A connection that becomes a WebSocket once its client has read the answer's head.
-pub(super) struct Upgrading(OnUpgrade);
+pub(super) struct Upgrading {
+    upgrade: OnUpgrade,
+    /// Its place among connections.
+    hold: Option<Hold>,
+}
 
 /// What is answered to a request for a WebSocket, and what comes of its connection.
 ///
@@ -52,13 +62,15 @@ pub(super) fn upgrade(mut request: Request) -> Result<(Response, Upgrading), Fai
         .header(SEC_WEBSOCKET_ACCEPT, accept)
         .body(Body::empty());
     let response = response.map_err(|error| Failure::Internal(error.to_string()))?;
-    Ok((response, Upgrading(upgrade)))
+    let hold = request.extensions_mut().remove::<Hold>();
+    Ok((response, Upgrading { upgrade, hold }))
 }
 
 impl Upgrading {
     /// The WebSocket; none when its client has gone.
-    pub(super) async fn socket(self) -> Option<ClientSocket> {
-        let upgraded = match self.0.await {
+    pub(super) async fn socket(self) -> Option<Upgraded> {
+        let Self { upgrade, hold } = self;
+        let upgraded = match upgrade.await {
             Ok(upgraded) => upgraded,
             Err(error) => {
                 tracing::debug!(%error, "a client left before its connection was a WebSocket");
@@ -75,7 +87,8 @@ impl Upgrading {
         stream.as_mut().set_timeout_pinned(None);
         let begun = parts.read_buf.to_vec();
         let config = Some(config());
-        Some(WebSocketStream::from_partially_read(stream, begun, Role::Server, config).await)
+        let socket = WebSocketStream::from_partially_read(stream, begun, Role::Server, config);
+        Some(Upgraded { socket: socket.await, hold })
     }
 }
 

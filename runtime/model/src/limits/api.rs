@@ -6,6 +6,12 @@ use super::{KIB, MIB};
 
 /// Largest body of a request, bytes: a job of [`super::JOB_FILE_BYTES_MAX`] inside JSON, escapes included.
 pub const API_BODY_BYTES_MAX: usize = 4 * MIB as usize;
+/// Bodies up to this length are read whoever else sends some, bytes: those of most jobs are below.
+pub const API_BODY_SMALL_BYTES_MAX: u64 = 64 * KIB;
+/// Larger ones over the socket that are read at once: each is in memory until it is answered.
+pub const API_BODIES_MAX: usize = 16;
+/// Those of tokens and over TCP. Of one caller half.
+pub const API_TCP_BODIES_MAX: usize = 32;
 /// Request line and headers of one request together, bytes. Nomad's command line sends below 1 KiB.
 pub const API_HEADER_BYTES_MAX: usize = 16 * KIB as usize;
 /// Longest that a client may take for the head of a request, or leave a connection idle.
@@ -22,9 +28,13 @@ pub const API_CONNECTIONS_MAX: usize = 768;
 pub const API_REFUSALS_MAX: usize = 16;
 /// How long such a refusal may take.
 pub const API_REFUSAL_WALL_MAX: Duration = Duration::from_secs(2);
-/// Streams (followed logs, files) at once: fewer than connections, so that followers alone cannot
-/// lock everybody else out.
+/// Streams (followed logs, files, events) over the socket at once: fewer than connections, so that followers
+/// alone cannot lock everybody else out.
 pub const API_STREAMS_MAX: usize = 192;
+/// Those of tokens and over TCP. Of one caller half: a hundred followed logs beside fifty streams of events.
+pub const API_TCP_STREAMS_MAX: usize = 320;
+/// Queries of tokens and over TCP that wait for a change at once. Of one caller half: five hundred.
+pub const API_TCP_WAITS_MAX: usize = 1_024;
 /// Longest that a request may take which neither waits for a change nor streams. Above
 /// [`super::KILL_TIMEOUT_MAX`] and [`super::KILL_GRACE`], which bound a restart.
 pub const API_REQUEST_WALL_MAX: Duration = Duration::from_secs(60);
@@ -38,8 +48,14 @@ pub const API_WAIT_MAX: Duration = Duration::from_secs(10 * 60);
 /// A waiting query looks again at most this often, so that a hundred of them do not make every
 /// change of a busy node a hundred times as dear.
 pub const API_LOOK_INTERVAL: Duration = Duration::from_millis(20);
+/// The longest such pause: how late an answer may be when hundreds wait for what is dear to look at.
+pub const API_LOOK_INTERVAL_MAX: Duration = Duration::from_secs(1);
+/// All looks of waiting queries together take at most one part in so many of a core.
+pub const API_LOOKS_SHARE: u32 = 4;
 /// Silence in a stream of frames after which an empty one is sent; Nomad's interval.
 pub const API_HEARTBEAT: Duration = Duration::from_secs(1);
+/// Events that are kept as JSON because several streams tell them at about the same time, bytes.
+pub const API_EVENTS_RENDERED_BYTES_MAX: usize = 4 * MIB as usize;
 /// Topics of one stream of events.
 pub const API_TOPICS_MAX: usize = 64;
 /// From one look at the node to the next for those who follow how it is: what people can read.
@@ -84,8 +100,9 @@ pub const EXEC_HANDSHAKE_WALL_MAX: Duration = Duration::from_secs(5);
 pub const TOKEN_WRITE_WALL_MAX: Duration = Duration::from_secs(10);
 /// Names by which the API may be asked for, of the configuration.
 pub const HTTP_HOSTS_MAX: usize = 64;
-/// Connections over TCP at once, beside those of the socket, which these cannot displace.
-pub const API_TCP_CONNECTIONS_MAX: usize = 1_024;
+/// Connections over TCP at once, beside those of the socket, which these cannot displace. Some are left when
+/// all streams and all queries that wait are there.
+pub const API_TCP_CONNECTIONS_MAX: usize = 1_536;
 /// Connections over TCP of one address that is not this machine's; Nomad's default.
 pub const API_TCP_PER_CLIENT_MAX: usize = 100;
 /// Longest that the beginning of a TLS connection may take.
