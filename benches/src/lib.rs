@@ -11,6 +11,7 @@
 //! * [`plugins`]: plugins without an agent around them.
 //! * [`sign`]: the instant at which a program's own code runs.
 //! * [`raw_disk`], [`bare_redb`], [`bare_wasm`]: the baselines.
+//! * [`load`]: many clients of an API at a time.
 //! * [`machine`]: facts of the machine, where to write, quick runs.
 //! * [`promise`]: the last lines of a bench.
 #![allow(clippy::expect_used, clippy::panic, reason = "a bench that cannot set up has to end")]
@@ -21,6 +22,7 @@ pub mod cost;
 pub mod counting;
 pub mod fixture;
 pub mod live;
+pub mod load;
 pub mod machine;
 pub mod memory;
 pub mod node;

@@ -321,6 +321,12 @@ impl Node {
         used / watch.elapsed().as_secs_f64() * 100.0
     }
 
+    /// Seconds of processor time of all of them so far.
+    #[must_use]
+    pub fn processor_time(&self) -> f64 {
+        self.processor_times().map(|(_, used)| used).sum()
+    }
+
     /// Seconds of processor time of those that live.
     fn processor_times(&self) -> impl Iterator<Item = (u32, f64)> {
         self.processes().into_iter().filter_map(|pid| Some((pid, processor_time(pid)?)))
