@@ -16,7 +16,7 @@ use super::keys::{KeyError, Kind};
 use ostler_model::limits::STATE_VALUE_BYTES_MAX;
 
 /// The oldest schema that is read: nothing of an older one was ever released.
-pub const OLDEST: u16 = 3;
+pub const OLDEST: u16 = 4;
 /// Schema of the bodies written by this agent.
 ///
 /// There is no older one to read. So that what brings older files along stays alive, this crate's own

@@ -92,8 +92,8 @@ fn encoding_again_into_the_same_buffer_keeps_nothing_of_before() {
 
 #[test]
 fn bytes_on_disk_do_not_change_unnoticed() {
-    // Schema 4 is that of these tests.
+    // Schema 5 is that of these tests.
     let bytes = record(&(1u8, "ab"));
-    assert_eq!(bytes[..8], [b'O', b'S', 4, 0, 4, 1, 2, b'a']);
+    assert_eq!(bytes[..8], [b'O', b'S', 5, 0, 4, 1, 2, b'a']);
     assert_eq!(bytes.len(), 9 + CHECKSUM);
 }
