@@ -252,3 +252,29 @@ async fn the_stream_of_the_node_says_everything_and_then_what_changes() {
     drop(stream);
     served.stop().await;
 }
+
+#[tokio::test]
+async fn one_stream_has_the_events_and_what_changes_of_the_node() {
+    let served = crate::support::http::Served::start().await;
+    let path = "/v1/event/stream?topic=Job&live=true";
+    let mut stream = served.client.open("GET", path, hyper::body::Bytes::new()).await;
+    let text = stream.until("\"Live\"").await;
+    let mut text = text + &stream.until("\n").await;
+    let line = text.lines().find(|line| line.contains("Live")).unwrap();
+    let first: Value = serde_json::from_str(line).unwrap();
+    assert_eq!(first["Live"]["node"]["Drain"], false, "{first:#}");
+    assert!(first["Live"]["use"]["memory_total_mb"].as_u64().unwrap() > 0, "{first:#}");
+    let id = served.run("once", "exec sleep 600").await;
+    let purge = "/v1/job/once?purge=true";
+    let answer = served.client.send("DELETE", purge, hyper::body::Bytes::new()).await;
+    assert_eq!(answer.status, hyper::StatusCode::OK, "{}", answer.text());
+    text.push_str(&stream.until(&id).await);
+    text.push_str(&stream.until("\n").await);
+    let lines = text.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
+    let lines: Vec<Value> = lines.collect();
+    assert!(lines.iter().any(|line| line["Events"][0]["Key"] == "once"), "{text}");
+    let gone = |line: &Value| line["Live"]["gone"] == json!([id]);
+    assert!(lines.iter().any(gone), "{text}");
+    drop(stream);
+    served.stop().await;
+}

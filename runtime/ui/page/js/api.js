@@ -102,7 +102,7 @@ export async function list(path, query, signal) {
  * Pieces of a streamed answer as text. Ends with a `Problem` when nothing came for `silence` ms, of 0 never.
  * @returns {AsyncGenerator<string>}
  */
-export async function* pieces(path, query, signal, silence = 0, quiet = false) {
+export async function* pieces(path, query, signal, silence = 0) {
   const own = new AbortController();
   const stop = () => own.abort();
   signal?.addEventListener('abort', stop);
@@ -114,7 +114,7 @@ export async function* pieces(path, query, signal, silence = 0, quiet = false) {
   };
   try {
     again();
-    const answer = await send('GET', path, { query, signal: own.signal, quiet });
+    const answer = await send('GET', path, { query, signal: own.signal });
     const reader = answer.body.getReader();
     const decoder = new TextDecoder();
     for (;;) {
@@ -134,9 +134,9 @@ export async function* pieces(path, query, signal, silence = 0, quiet = false) {
 }
 
 /** A streamed answer line by line, each JSON. */
-export async function* lines(path, query, signal, silence, quiet) {
+export async function* lines(path, query, signal, silence) {
   let rest = '';
-  for await (const piece of pieces(path, query, signal, silence, quiet)) {
+  for await (const piece of pieces(path, query, signal, silence)) {
     const parts = (rest + piece).split('\n');
     rest = parts.pop();
     for (const part of parts) {

@@ -1,18 +1,20 @@
 // What keeps the tables up to date.
 //
-//   begin ─► read lists ─► follow events from their index ─┐
-//     ▲                    follow the node (live) ─────────┤ one ends, or is silent
-//     └── a pause, longer each time ◄──── "read again" ◄───┘
+//   begin ─► read lists ─► follow events from their index, and the node ─┐ ends, or is silent
+//     ▲                                                                  │
+//     └── a pause, longer each time ◄──────────── "read again" ◄─────────┘
 //
-// Nothing is asked again and again: two streams tell of changes. A tab that nobody sees for a while lets go of
-// them, and begins anew when it is seen.
+// Nothing is asked again and again: one stream tells of changes. A tab that nobody sees for a while lets go of
+// it, and begins anew when it is seen.
 
 import { get, lines, list } from './api.js';
 import * as store from './store.js';
 import { allocRow, jobKey, jobRow } from './rows.js';
 
-/** Signs of life come each second (events) and each ten seconds (live). */
+/** Signs of life come each second. */
 const SILENCE_MS = 30_000;
+/** How often the use of a machine that says nothing of it is drawn on. */
+const REMEMBER_MS = 10_000;
 const PAGE = 500;
 const PAUSE_MAX_MS = 15_000;
 /** A browser has six connections to one address, for all its tabs: one that nobody sees gives its own back. */
@@ -24,7 +26,7 @@ let current = null;
 let pausing = null;
 let readAgain = () => {};
 
-/** Let go of the streams and begin anew, at once. */
+/** Let go of the stream and begin anew, at once. */
 export function restart() {
   current?.abort();
   pausing?.();
@@ -73,7 +75,7 @@ const seen = () => new Promise((resolve) => {
   else document.addEventListener('visibilitychange', resolve, { once: true });
 });
 
-/** Lists, then streams, until one of them ends. */
+/** Lists, then the stream, until it ends. */
 async function follow(signal, works) {
   const index = await readLists(signal);
   works();
@@ -88,7 +90,7 @@ async function follow(signal, works) {
   document.addEventListener('visibilitychange', hidden);
   hidden();
   try {
-    await Promise.race([events(index, own.signal), live(own.signal), asked()]);
+    await Promise.race([events(index, own.signal), asked()]);
   } catch (error) {
     if (!own.signal.aborted) throw error;
   } finally {
@@ -126,11 +128,27 @@ async function readLists(signal) {
 }
 
 async function events(index, signal) {
-  const query = { namespace: '*', topic: '*', index: index || undefined };
+  const query = { namespace: '*', topic: '*', index: index || undefined, live: true };
+  let moments = false;
+  let told = 0;
   for await (const line of lines('v1/event/stream', query, signal, SILENCE_MS)) {
     for (const event of line.Events ?? []) take(event);
+    const now = Date.now();
+    if (line.Live) {
+      // The node needs a right of its own: who has it not sees jobs and allocations alone.
+      moments = !line.Live.refused;
+      if (moments) moment(line.Live);
+      else store.node.put({ refused: line.Live.refused });
+    } else if (!moments || now - told < REMEMBER_MS) {
+      continue;
+    }
+    // A machine at rest says nothing but a sign of life: what it used then it uses still.
+    const used = store.use.value;
+    if (!used) continue;
+    told = now;
+    store.remember(now / 1000, used.cpu_percent, used.memory_percent);
   }
-  throw new Error('the stream of events ended');
+  throw new Error('the stream ended');
 }
 
 /** One event. */
@@ -149,23 +167,6 @@ export function take(event) {
   } else if (topic === 'Deployment' && payload.Deployment) {
     store.deployments.set(key, payload.Deployment);
   }
-}
-
-/** The node needs a right of its own: who has it not sees jobs and allocations alone. */
-async function live(signal) {
-  try {
-    for await (const line of lines('v1/ostler/live', {}, signal, SILENCE_MS, true)) {
-      moment(line);
-      // A machine at rest says nothing but a sign of life: what it used then it uses still.
-      const used = store.use.value;
-      if (used) store.remember(Date.now() / 1000, used.cpu_percent, used.memory_percent);
-    }
-  } catch (error) {
-    if (error?.status !== 401 && error?.status !== 403) throw error;
-    store.node.put({ refused: error.message });
-    return new Promise(() => {});
-  }
-  throw new Error('the stream of the node ended');
 }
 
 /** One line about the node. */
