@@ -2,6 +2,7 @@
 
 mod act;
 mod exec;
+mod fs;
 pub(super) mod gc;
 mod logs;
 mod logs_from;
@@ -12,6 +13,8 @@ use super::args::alloc::AllocCommand;
 use super::connect::Stop;
 use super::exit::Exit;
 use super::terminal::{Terminal, one_line};
+use ostler_api::client::ApiClient;
+use ostler_model::ids::AllocId;
 use ostler_wire::Alloc;
 
 /// Do what is asked about allocations.
@@ -24,6 +27,7 @@ pub(super) async fn run(
         AllocCommand::Status(args) => status::status(args, verbose, terminal).await,
         AllocCommand::Logs(args) => logs::logs(args, terminal).await,
         AllocCommand::Exec(args) => exec::exec(args, terminal).await,
+        AllocCommand::Fs(args) => fs::fs(args, terminal).await,
         AllocCommand::Stop(args) => act::stop(args, terminal).await,
         AllocCommand::Restart(args) => act::restart(args).await,
         AllocCommand::Signal(args) => act::signal(args).await,
@@ -47,4 +51,16 @@ fn task<'a>(alloc: &Alloc, given: Option<&'a str>) -> Result<Option<&'a str>, St
 fn tasks(alloc: &Alloc) -> String {
     let names: Vec<&str> = alloc.task_states.keys().map(|name| &**name).collect();
     one_line(&names.join(", "))
+}
+
+/// What followed an allocation came to its end, and so did the allocation; else the agent did.
+async fn still_there(client: &ApiClient, id: AllocId) -> Result<(), Stop> {
+    let gone = "the agent ended; what runs goes on, and what it prints is kept";
+    match client.get::<Alloc>(&format!("/v1/allocation/{id}")).await {
+        Ok(alloc) if alloc.client_status.terminal() => Ok(()),
+        Ok(_) => Err(Stop::Cannot(gone.to_owned())),
+        Err(_) if !client.is_there().await => Err(Stop::Cannot(gone.to_owned())),
+        // It was collected meanwhile.
+        Err(_) => Ok(()),
+    }
 }

@@ -23,6 +23,8 @@ pub struct LogFrame {
     pub offset: u64,
     /// Bytes lost before them.
     pub skipped: u64,
+    /// What became of the file: `file truncated`, `file deleted`; empty else.
+    pub event: String,
 }
 
 /// A stream of frames.
@@ -132,6 +134,7 @@ fn take_frame(bytes: &mut Vec<u8>) -> Result<Option<LogFrame>, Trouble> {
         file: raw.file.into_owned(),
         offset: raw.offset,
         skipped: raw.skipped,
+        event: raw.file_event.into_owned(),
     }))
 }
 

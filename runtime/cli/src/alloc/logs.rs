@@ -34,10 +34,11 @@ pub(super) async fn logs(args: &AllocLogsArgs, terminal: &Terminal) -> Result<Ex
         match args.lines {
             None => {
                 let frames = client.stream(&format!("{path}&follow={}", args.follow)).await?;
-                all(frames, None, &mut shown).await
+                all(frames, None, &mut shown).await?;
             }
-            Some(lines) => last(&client, &path, lines, args.follow, &mut shown).await,
+            Some(lines) => last(&client, &path, lines, args.follow, &mut shown).await?,
         }
+        if args.follow { super::still_there(&client, id).await } else { Ok(()) }
     };
     let hint = "the task goes on";
     let done = if args.follow { until_interrupted(hint, show).await } else { show.await };
@@ -107,18 +108,18 @@ async fn last(
 }
 
 /// Standard output. What other programs read are the bytes; on a terminal lines are made harmless.
-struct Shown {
+pub(super) struct Shown {
     terminal: Terminal,
     /// A line that has not ended, on a terminal.
     line: Vec<u8>,
 }
 
 impl Shown {
-    const fn new(terminal: Terminal) -> Self {
+    pub(super) const fn new(terminal: Terminal) -> Self {
         Self { terminal, line: Vec::new() }
     }
 
-    fn frame(&mut self, frame: &LogFrame) -> Result<(), Exit> {
+    pub(super) fn frame(&mut self, frame: &LogFrame) -> Result<(), Exit> {
         if frame.skipped > 0 {
             let skipped = frame.skipped;
             output::say(&format!("({skipped} bytes were rotated away before they could be shown)"));
@@ -126,7 +127,7 @@ impl Shown {
         self.bytes(&frame.data)
     }
 
-    fn bytes(&mut self, bytes: &[u8]) -> Result<(), Exit> {
+    pub(super) fn bytes(&mut self, bytes: &[u8]) -> Result<(), Exit> {
         if bytes.is_empty() {
             return Ok(());
         }
@@ -149,7 +150,7 @@ impl Shown {
     }
 
     /// What is left of a line, at the end.
-    fn end(&mut self) -> Result<(), Exit> {
+    pub(super) fn end(&mut self) -> Result<(), Exit> {
         if self.line.is_empty() {
             return Ok(());
         }

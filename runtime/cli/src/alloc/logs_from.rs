@@ -136,7 +136,7 @@ mod tests {
 
     fn frame(file: u64, end: u64, data: &[u8]) -> LogFrame {
         let file = format!("alloc/logs/t.stdout.{file}");
-        LogFrame { data: data.to_vec(), file, offset: end, skipped: 0 }
+        LogFrame { data: data.to_vec(), file, offset: end, ..LogFrame::default() }
     }
 
     #[test]

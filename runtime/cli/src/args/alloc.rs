@@ -13,6 +13,8 @@ pub(crate) enum AllocCommand {
     Logs(AllocLogsArgs),
     /// Run a command inside a task
     Exec(AllocExecArgs),
+    /// Show the files of an allocation
+    Fs(AllocFsArgs),
     /// Stop an allocation; its job puts a new one in its place
     Stop(AllocStopArgs),
     /// Restart tasks where they are
@@ -89,6 +91,45 @@ pub(crate) struct AllocLogsArgs {
 
     #[command(flatten)]
     pub agent: AddressArgs,
+}
+
+/// `ostler alloc fs`.
+#[derive(Debug, Args)]
+#[command(
+    long_about = "Show what lies in the directory of an allocation: the entries of a directory, or a file. \
+        `alloc` is shared by its tasks, each task has a directory of its name; its secrets are not shown.",
+    after_long_help = examples!("\
+Examples:
+  ostler alloc fs 0f01c0de                          the allocation's directory
+  ostler alloc fs 0f01c0de web/local                a directory in it
+  ostler alloc fs 0f01c0de web/local/config.json    a file, to its end
+  ostler alloc fs -f -n 20 0f01c0de alloc/data/log  its last 20 lines, then what is appended
+  ostler alloc fs --stat --json 0f01c0de alloc/data/log
+")
+)]
+pub(crate) struct AllocFsArgs {
+    /// The allocation: its id or the beginning of it
+    #[arg(value_name = "ALLOC")]
+    pub alloc: String,
+
+    /// The directory or file in it; all of it without
+    #[arg(value_name = "PATH")]
+    pub path: Option<String>,
+
+    /// Show what it is: mode, size, time; not what is in it
+    #[arg(long, conflicts_with_all = ["follow", "lines"])]
+    pub stat: bool,
+
+    /// Show what is appended to a file as it comes
+    #[arg(short, long)]
+    pub follow: bool,
+
+    /// Begin with the last lines of a file only
+    #[arg(short = 'n', long = "lines", value_name = "LINES", value_parser = clap::value_parser!(u32).range(..=100_000))]
+    pub lines: Option<u32>,
+
+    #[command(flatten)]
+    pub answer: AnswerArgs,
 }
 
 /// `ostler alloc exec`.

@@ -1,0 +1,135 @@
+//! `ostler alloc fs`: what lies in the directory of an allocation.
+//!
+//! ```text
+//! stat ─ a directory ─► its entries, a row each
+//!   └─── a file ─ all of it, or from its last lines on ─► followed? ─► what is appended, until it is removed
+//! ```
+
+use super::super::args::alloc::AllocFsArgs;
+use super::super::connect::{self, Stop, until_interrupted};
+use super::super::exit::Exit;
+use super::super::output::{self, say, size, table};
+use super::super::terminal::{Terminal, one_line};
+use super::logs::Shown;
+use super::logs_from::Tail;
+use ostler_api::client::{ApiClient, segment};
+use ostler_model::ids::AllocId;
+use ostler_wire::FileInfo;
+
+/// Show a directory, or a file.
+pub(super) async fn fs(args: &AllocFsArgs, terminal: &Terminal) -> Result<Exit, Stop> {
+    let client = connect::connect(&args.answer.agent)?;
+    let id = connect::find_alloc(&client, &args.alloc).await?;
+    let path = args.path.as_deref().unwrap_or("/");
+    let of = |what: &str| format!("/v1/client/fs/{what}/{id}?path={}", segment(path));
+    let file: FileInfo<'_> = client.get(&of("stat")).await?;
+    let reads = args.follow || args.lines.is_some();
+    let json = args.answer.json;
+    if args.stat {
+        output::show(json, &file, || facts(&file), terminal)?;
+        return Ok(Exit::Success);
+    }
+    if file.is_dir {
+        if reads {
+            let what = "a directory; -f and -n are for files";
+            return Err(Stop::Wrong(format!("{} is {what}", one_line(path))));
+        }
+        let files: Vec<FileInfo<'_>> = client.get(&of("ls")).await?;
+        output::show(json, &files, || listing(&files, terminal), terminal)?;
+        return Ok(Exit::Success);
+    }
+    if json {
+        let message = format!("{} is a file; --json is for directories and --stat", one_line(path));
+        return Err(Stop::Wrong(message));
+    }
+    let mut shown = Shown::new(*terminal);
+    let source = Source { client: &client, id, path: of("stream"), name: path };
+    let done = match args.follow {
+        true => until_interrupted("the file stays", source.follow(args.lines, &mut shown)).await,
+        false => source.read(args.lines, &mut shown).await.map(|_| ()),
+    };
+    shown.end()?;
+    done.map(|()| Exit::Success)
+}
+
+fn facts(file: &FileInfo<'_>) -> String {
+    let mut text = String::new();
+    let mut line = |name: &str, value: &str| output::fact(&mut text, 9, name, &one_line(value));
+    line("name", &file.name);
+    line("mode", &file.file_mode);
+    line("size", &format!("{} ({} bytes)", size(file.size), file.size));
+    line("modified", &file.mod_time);
+    line("content", &file.content_type);
+    text
+}
+
+fn listing(files: &[FileInfo<'_>], terminal: &Terminal) -> String {
+    if files.is_empty() {
+        return "the directory is empty\n".to_owned();
+    }
+    let row = |file: &FileInfo<'_>| {
+        let name = if file.is_dir { format!("{}/", file.name) } else { file.name.to_string() };
+        [file.file_mode.to_string(), size(file.size), file.mod_time.to_string(), name]
+    };
+    table(["MODE", "SIZE", "MODIFIED", "NAME"], files.iter().map(row), terminal)
+}
+
+/// A file to read.
+struct Source<'a> {
+    client: &'a ApiClient,
+    id: AllocId,
+    /// Of its stream, with its own path.
+    path: String,
+    name: &'a str,
+}
+
+impl Source<'_> {
+    /// Show it to its end, or its last lines. Where the end is.
+    async fn read(&self, lines: Option<u32>, shown: &mut Shown) -> Result<u64, Stop> {
+        let Some(lines) = lines else {
+            let mut end = 0;
+            let mut frames = self.client.stream(&format!("{}&follow=false", self.path)).await?;
+            while let Some(frame) = frames.next().await? {
+                end = end.max(frame.offset);
+                shown.frame(&frame)?;
+            }
+            return Ok(end);
+        };
+        let mut tail = Tail::new(lines);
+        loop {
+            let bytes = tail.bytes_wanted();
+            let path = format!("{}&follow=false&origin=end&offset={bytes}", self.path);
+            let mut frames = self.client.stream(&path).await?;
+            let (mut read, mut end) = (Vec::new(), 0);
+            while let Some(frame) = frames.next().await? {
+                read.extend_from_slice(&frame.data);
+                end = end.max(frame.offset);
+            }
+            if tail.enough(&read) {
+                shown.bytes(tail.lines_of(&read))?;
+                return Ok(end);
+            }
+        }
+    }
+
+    /// The same, and what is appended from then on.
+    async fn follow(&self, lines: Option<u32>, shown: &mut Shown) -> Result<(), Stop> {
+        let end = self.read(lines, shown).await?;
+        let path = format!("{}&follow=true&offset={end}", self.path);
+        let mut frames = self.client.stream(&path).await?;
+        while let Some(frame) = frames.next().await? {
+            shown.frame(&frame)?;
+            let name = one_line(self.name);
+            match frame.event.as_str() {
+                "" => {}
+                "file truncated" => say(&format!("({name} was cut; it goes on from its start)")),
+                "file deleted" => {
+                    say(&format!("({name} was removed)"));
+                    return Ok(());
+                }
+                other => say(&format!("({name}: {})", one_line(other))),
+            }
+        }
+        super::still_there(self.client, self.id).await
+    }
+}
