@@ -26,7 +26,8 @@ pub enum TokenError {
     TooMany,
     /// It would allow nothing.
     #[error(
-        "a token needs policies: read, submit, operate or admin, for one namespace as in submit@web; \
+        "a token needs policies: read, submit, operate or admin, the first three for one namespace too, as in \
+         submit@web; \
          give at most {TOKEN_POLICIES_MAX}"
     )]
     Policies,
@@ -109,6 +110,11 @@ impl Table {
             self.configured.get(*name).is_some_and(|now| is_as(now, token))
         };
         before.iter().filter(|one| !same(one)).map(|(_, token)| token.accessor).collect()
+    }
+
+    /// Those of the configuration, by name.
+    pub(super) const fn configured(&self) -> &BTreeMap<String, KeptToken> {
+        &self.configured
     }
 
     pub(super) const fn kept(&self) -> &KeptTokens {

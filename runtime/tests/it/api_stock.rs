@@ -172,6 +172,7 @@ async fn what_only_servers_have_is_answered_as_by_one_that_is_alone() {
     for (path, status, text) in [
         ("/v1/acl/tokens", 400, "ACL support disabled"),
         ("/v1/quotas", 501, "Nomad Enterprise"),
+        ("/v1/recommendation/x", 501, "Nomad Enterprise"),
         ("/v1/plugin/csi/x", 404, "plugin not found"),
         ("/v1/operator/autopilot/health", 400, "servers of a cluster"),
         ("/v1/namespace/none", 404, "namespace not found"),
@@ -180,7 +181,21 @@ async fn what_only_servers_have_is_answered_as_by_one_that_is_alone() {
         assert_eq!(answer.status.as_u16(), status, "{path}");
         assert!(answer.text().contains(text), "{path}: {}", answer.text());
     }
+    let autopilot = client.get("/v1/operator/autopilot/configuration").await.json();
+    assert_eq!(autopilot["ServerStabilizationTime"], "10s", "{autopilot}");
     let put = async |path: &str, body: Value| client.put(path, Some(body)).await;
+    assert_eq!(put("/v1/agent/force-leave?node=gone", json!({})).await.status, StatusCode::OK);
+    for (path, status, text) in [
+        ("/v1/operator/license", 501, "Nomad Enterprise"),
+        ("/v1/recommendations/apply", 501, "Nomad Enterprise"),
+        ("/v1/volume/csi/x", 400, "no CSI plugin"),
+        ("/v1/operator/autopilot/configuration", 400, "client { servers"),
+        ("/v1/acl/bootstrap", 400, "ACL support disabled"),
+    ] {
+        let answer = put(path, json!({})).await;
+        assert_eq!(answer.status.as_u16(), status, "{path}");
+        assert!(answer.text().contains(text), "{path}: {}", answer.text());
+    }
     for (path, text) in [
         ("/v1/namespace", "namespace"),
         ("/v1/agent/join?address=x", "no servers beside it"),

@@ -8,7 +8,7 @@ use axum::Router;
 use axum::extract::State;
 use axum::http::StatusCode;
 use axum::response::Response;
-use axum::routing::{any, get, post, put};
+use axum::routing::{any, delete, get, post, put};
 use serde_json::json;
 
 use super::agent::{SELF_ADDRESS, shown};
@@ -31,9 +31,12 @@ pub(super) fn routes() -> Router<Arc<Api>> {
         .route("/v1/agent/members", get(members))
         .route("/v1/agent/servers", shown(|_| [SELF_ADDRESS]).put(alone).post(alone))
         .route("/v1/agent/join", put(alone).post(alone))
-        .route("/v1/agent/force-leave", put(alone).post(alone))
+        .route("/v1/agent/force-leave", put(force_leave).post(force_leave))
         .route("/v1/operator/raft/configuration", get(raft))
-        .route("/v1/operator/autopilot/configuration", get(of_cluster))
+        .route(
+            "/v1/operator/autopilot/configuration",
+            get(autopilot).put(of_cluster).post(of_cluster),
+        )
         .route("/v1/operator/autopilot/health", get(of_cluster))
         .route("/v1/operator/scheduler/configuration", any(of_cluster))
         .route("/v1/operator/snapshot", any(of_cluster))
@@ -43,7 +46,8 @@ pub(super) fn routes() -> Router<Arc<Api>> {
         .route("/v1/plugins", shown(|_| NOTHING))
         .route("/v1/volumes", shown(|_| NOTHING))
         .route("/v1/plugin/csi/{id}", get(|| async { Failure::NotThere("plugin") }))
-        .route("/v1/volume/csi/{id}", get(|| async { Failure::NotThere("volume") }))
+        .route("/v1/volume/csi/{id}", get(no_volume).delete(no_volume).put(no_csi).post(no_csi))
+        .route("/v1/volume/csi/{id}/detach", delete(no_volume))
         .route("/v1/system/reconcile/summaries", put(reconciled).post(reconciled))
         .route("/v1/quotas", any(enterprise))
         .route("/v1/quota", any(enterprise))
@@ -51,8 +55,10 @@ pub(super) fn routes() -> Router<Arc<Api>> {
         .route("/v1/quota-usages", any(enterprise))
         .route("/v1/sentinel/{*what}", any(enterprise))
         .route("/v1/recommendation", any(enterprise))
+        .route("/v1/recommendation/{id}", any(enterprise))
         .route("/v1/recommendations", any(enterprise))
-        .route("/v1/operator/license", get(no_license))
+        .route("/v1/recommendations/apply", any(enterprise))
+        .route("/v1/operator/license", get(no_license).put(enterprise).post(enterprise))
 }
 
 /// A list of what a node alone has none of.
@@ -68,6 +74,41 @@ async fn of_cluster() -> Failure {
 
 async fn enterprise() -> Failure {
     Failure::Enterprise
+}
+
+/// `PUT /v1/agent/force-leave?node=`: of a node alone there is nobody else who could be made to leave.
+async fn force_leave(State(api): Shared, params: Params) -> Result<Response, Failure> {
+    let own = api.agent.node();
+    let name = params.required("node")?;
+    match name == own.name || name == format!("{}.{REGION}", own.name) {
+        true => Err(Failure::Alone),
+        false => Ok(reply::done()),
+    }
+}
+
+async fn no_volume() -> Failure {
+    Failure::NotThere("volume")
+}
+
+async fn no_csi() -> Failure {
+    Failure::NoCsi
+}
+
+/// `GET /v1/operator/autopilot/configuration`: what servers begin with.
+async fn autopilot(params: Params) -> Result<Response, Failure> {
+    let settings = json!({
+        "CleanupDeadServers": true,
+        "CreateIndex": 0,
+        "DisableUpgradeMigration": false,
+        "EnableCustomUpgrades": false,
+        "EnableRedundancyZones": false,
+        "LastContactThreshold": "200ms",
+        "MaxTrailingLogs": 250,
+        "MinQuorum": 0,
+        "ModifyIndex": 0,
+        "ServerStabilizationTime": "10s",
+    });
+    reply::json(&params, &settings)
 }
 
 /// `GET /v1/operator/license`: the stock command line knows by it that there is none.

@@ -194,7 +194,8 @@ async fn of_servers(api: &mut Recorder) {
     api.gets(&["/v1/plugin/csi/x", "/v1/volume/csi/x", "/v1/quotas"]).await;
     of_tokens(api).await;
     api.gets(&["/v1/quota", "/v1/quota/x", "/v1/quota-usages", "/v1/sentinel/policies"]).await;
-    api.gets(&["/v1/recommendation", "/v1/recommendations"]).await;
+    api.gets(&["/v1/recommendation", "/v1/recommendation/x", "/v1/recommendations"]).await;
+    api.gets(&["/v1/recommendations/apply"]).await;
     // What is followed has no end; what is wrong with a request has.
     api.get("/v1/event/stream?topic=Weather").await;
     api.get("/v1/ostler/live?region=elsewhere").await;
@@ -202,6 +203,10 @@ async fn of_servers(api: &mut Recorder) {
         "/v1/agent/servers",
         "/v1/agent/join",
         "/v1/agent/force-leave",
+        "/v1/agent/force-leave?node=gone",
+        "/v1/operator/autopilot/configuration",
+        "/v1/operator/license",
+        "/v1/volume/csi/x",
         "/v1/job/none/dispatch",
         "/v1/job/none/periodic/force",
         "/v1/job/none/evaluate",
@@ -210,6 +215,9 @@ async fn of_servers(api: &mut Recorder) {
         "/v1/namespace/other",
     ] {
         api.put(path, json!({})).await;
+    }
+    for path in ["/v1/volume/csi/x", "/v1/volume/csi/x/detach"] {
+        api.ask("DELETE", path, Value::Null).await;
     }
     api.put("/v1/namespace", json!({ "Name": "other", "Quota": "small" })).await;
     api.ask("DELETE", "/v1/namespace/other", Value::Null).await;
