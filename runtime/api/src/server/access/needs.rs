@@ -55,9 +55,8 @@ pub(super) fn need(method: &Method, path: &str) -> Option<Need> {
         | "/v1/agent/members" => Need::Token,
         "/v1/jobs" if reads => Need::Level(Read, Named),
         "/v1/jobs" => Need::Level(Submit, Shown),
-        "/v1/jobs/parse" | "/v1/validate/job" | "/v1/search" | "/v1/event/stream" => {
-            Need::Level(Read, Shown)
-        }
+        "/v1/jobs/parse" | "/v1/validate/job" | "/v1/search" | "/v1/event/stream"
+        | "/v1/ostler/events" => Need::Level(Read, Shown),
         "/v1/namespaces" if reads => Need::Level(Read, Shown),
         "/v1/namespace/{name}" if reads => Need::Level(Read, Shown),
         // The job's namespace may stand in the body.
