@@ -141,17 +141,22 @@ impl Tokens {
     }
 
     /// Those of the configuration are these now. Who bears one that is gone or changed is let in no longer, and
-    /// what goes on for them ends. Whether tokens are needed at all stays as it was.
+    /// what goes on for them ends. Whether tokens are needed at all stays as it was. Says whether one of them
+    /// is another now, or is gone or new.
     ///
     /// # Errors
     /// When a secret cannot be read; all stays as it was then.
-    pub fn configure(&self, config: &AclConfig) -> Result<(), TokensError> {
+    pub fn configure(&self, config: &AclConfig) -> Result<bool, TokensError> {
         let configured = configured(config, self.0.clock.now())?;
         let mut held = self.held();
-        for accessor in held.table.configure(configured) {
+        let known = held.table.configured();
+        let more = configured.keys().any(|name| !known.contains_key(name));
+        let ended = held.table.configure(configured);
+        let differs = more || !ended.is_empty();
+        for accessor in ended {
             held.revoke(accessor);
         }
-        Ok(())
+        Ok(differs)
     }
 
     /// Does a request over TCP need one?

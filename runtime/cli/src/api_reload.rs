@@ -32,8 +32,8 @@ impl Reloads for ApiReload {
                 |key: &str, verdict| reports.push(KeyReport { key: key.to_owned(), verdict });
             // The files of secrets may differ where the blocks do not.
             match self.tokens.configure(&new.acl) {
-                Ok(()) if running.acl.tokens == new.acl.tokens => {}
-                Ok(()) => tell(TOKENS, KeyVerdict::Applied),
+                Ok(false) if running.acl.tokens == new.acl.tokens => {}
+                Ok(_) => tell(TOKENS, KeyVerdict::Applied),
                 Err(error) => tell(TOKENS, KeyVerdict::Refused(causes::chain(&error))),
             }
             // Other files need another listener.

@@ -68,6 +68,7 @@ pub(super) fn acl(keys: AclKeys, cx: &mut Context<'_>) -> AclConfig {
 fn token(keys: TokenKeys, cx: &mut Context<'_>) -> Option<ConfiguredToken> {
     let (at, policies_at) = (keys.label.span, keys.policies.at);
     let mut policies = Vec::new();
+    let given = keys.policies.value.as_ref().is_some_and(|given| !given.is_empty());
     for (text, at) in keys.policies.value.into_iter().flatten() {
         match text.parse::<AccessPolicy>() {
             Ok(policy) => policies.push(policy),
@@ -77,7 +78,8 @@ fn token(keys: TokenKeys, cx: &mut Context<'_>) -> Option<ConfiguredToken> {
     if policies.len() > TOKEN_POLICIES_MAX {
         cx.error(policies_at, format!("a token has at most {TOKEN_POLICIES_MAX} policies"));
     }
-    if policies.is_empty() {
+    // What is written wrong is said already.
+    if !given {
         cx.error(at, "a token needs policies: what its bearer may do, such as [\"read\"]");
     }
     let secret = match (keys.sha256.value, keys.secret_file.value) {
