@@ -69,7 +69,7 @@ async fn load(
     let Loaded { entries, meters, first, waiting, seeds, late } = loading.await;
     for entry in &entries {
         if let PluginStatus::Refused(reason) = &entry.status {
-            tracing::info!(plugin = %entry.own_name(), source = %entry.source, "not used: {reason}");
+            tracing::warn!(plugin = %entry.own_name(), source = %entry.source, "not used: {reason}");
             inner.node.update(|node| {
                 node.refused_plugins.insert(entry.name.clone(), reason.clone());
             });

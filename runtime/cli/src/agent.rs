@@ -134,7 +134,9 @@ fn say_ready(api: &ApiServer, place: &Place, dev: bool) {
         Some(url) => {
             output::say(&format!("for nomad:  export NOMAD_ADDR={url}; in a browser: {url}/ui/"));
         }
-        None => output::say(&format!("for nomad:  export NOMAD_ADDR=unix://{socket}")),
+        None => output::say(
+            "for nomad and browsers, which need TCP: start it with --http 127.0.0.1:4646",
+        ),
     }
 }
 

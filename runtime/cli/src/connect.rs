@@ -103,10 +103,21 @@ pub(super) fn ended(result: Result<Exit, Stop>, terminal: &Terminal) -> Exit {
 pub(super) fn connect(args: &AddressArgs) -> Result<ApiClient, Stop> {
     let address = Address::of(args.address.as_deref(), args.data_dir.as_deref())?;
     let client = credentials::given(ApiClient::new(address, say_waiting), &args.credentials)?;
-    Ok(match args.namespace.as_deref() {
+    Ok(within(client, args))
+}
+
+fn within(client: ApiClient, args: &AddressArgs) -> ApiClient {
+    match args.namespace.as_deref() {
         None | Some("") => client,
         Some(namespace) => client.within(namespace),
-    })
+    }
+}
+
+/// The same for whoever has the whole screen: nothing is written that the agent is waited for.
+pub(super) fn connect_unsaid(args: &AddressArgs) -> Result<ApiClient, Stop> {
+    let address = Address::of(args.address.as_deref(), args.data_dir.as_deref())?;
+    let client = credentials::given(ApiClient::new(address, |_, _| {}), &args.credentials)?;
+    Ok(within(client, args))
 }
 
 /// The agent starts: how far it is, on a terminal each time that it is further.
@@ -161,12 +172,17 @@ pub(super) async fn running_silent(args: &AgentArgs) -> Option<ApiClient> {
     client.is_there().await.then_some(client)
 }
 
-/// The agent of the data directory, unless another configuration is wanted than it may have.
+/// The agent of the data directory, or of the environment, unless another configuration is wanted than it may
+/// have.
 fn addressed(args: &AgentArgs) -> Option<ApiClient> {
     if args.config.is_some() || args.plugin_dir.is_some() {
         return None;
     }
-    connect(&AddressArgs { data_dir: args.data_dir.clone(), ..AddressArgs::default() }).ok()
+    let at = match &args.data_dir {
+        Some(dir) => AddressArgs { data_dir: Some(dir.clone()), ..AddressArgs::default() },
+        None => AddressArgs::of_environment(),
+    };
+    connect(&at).ok()
 }
 
 /// The result of `work`, unless a signal comes first; `hint` then says what goes on.

@@ -13,7 +13,10 @@ use ostler_api::client::{ApiClient, segment};
 use ostler_explain::moment;
 use ostler_model::clock::Clock;
 use ostler_model::time::Timestamp;
+use ostler_model::words::counted;
 
+/// How many are shown unless it is said.
+const LINES: usize = 50;
 /// Of what is not as it should be.
 const RED: &str = "31";
 
@@ -31,9 +34,13 @@ pub(super) async fn events(args: &EventsArgs, terminal: &Terminal) -> Result<Exi
     let now = Clock::system().now();
     let path = path(args, &client, now);
     let Answer { mut events, position } = client.get(&path).await?;
-    let most = usize::try_from(args.lines).unwrap_or(usize::MAX);
-    let left_out = events.len().saturating_sub(most);
+    let most = args.lines.map(|lines| usize::try_from(lines).unwrap_or(usize::MAX));
+    let unless_named = if args.since.is_some() { usize::MAX } else { LINES };
+    let left_out = events.len().saturating_sub(most.unwrap_or(unless_named));
     events.drain(..left_out);
+    if left_out > 0 && most.is_none() {
+        output::say(&format!("{} before these; -n shows more", counted(left_out, "event")));
+    }
     if events.is_empty() && !args.follow && !args.json {
         output::print("no such events are kept\n", terminal)?;
     }

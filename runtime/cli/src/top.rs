@@ -34,8 +34,12 @@ const LOOK_WAIT: Duration = Duration::from_secs(10);
 
 /// Show it until somebody ends it, or print it once.
 pub(super) async fn run(args: &TopArgs, terminal: &Terminal) -> Result<Exit, Stop> {
-    let client = connect::connect(&args.at)?;
-    let shows = args.once || args.json || (terminal.stdout && screen::has_keys());
+    let printed = args.once || args.json;
+    let client = match printed {
+        true => connect::connect(&args.at)?,
+        false => connect::connect_unsaid(&args.at)?,
+    };
+    let shows = printed || (terminal.stdout && screen::has_keys());
     if !shows {
         return Err(Stop::Wrong(
             "ostler top needs a terminal for its input and output; --once and --json print what it shows".to_owned(),

@@ -158,7 +158,8 @@ fn add_lines(missing: &[MissingGrant], lines: &str) -> String {
 }
 
 /// What an operator does with the lines of [`grant_lines`].
-pub const PUT: &str = "put this into the agent's configuration";
+pub const PUT: &str = "put this into the agent's configuration, each key on a line of its own; where the plugin has a block \
+                       there already, its grants are to be these";
 
 /// Something to add to what a plugin was granted.
 #[derive(Clone, Debug, PartialEq, Eq)]

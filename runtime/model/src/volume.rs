@@ -39,8 +39,8 @@ pub struct VolumeMount {
 pub enum NoVolume {
     /// There is none of that name.
     #[error(
-        "this node has no host volume of that name; the operator gives it one by client {{ host_volume \
-         \"name\" {{ path = … }} }}"
+        "this node has no host volume of that name; the operator gives it one by a block host_volume \
+         \"name\" with its path, in client of the agent's configuration"
     )]
     Missing,
     /// It may only be read.

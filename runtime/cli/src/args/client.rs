@@ -55,6 +55,19 @@ pub(crate) struct AddressArgs {
     pub credentials: CredentialArgs,
 }
 
+impl AddressArgs {
+    /// Where the environment says, for commands that have no such options.
+    pub(crate) fn of_environment() -> Self {
+        #[derive(clap::Parser)]
+        struct Nothing {
+            #[command(flatten)]
+            at: AddressArgs,
+        }
+        let given = <Nothing as clap::Parser>::try_parse_from([""]);
+        given.map(|given| given.at).unwrap_or_default()
+    }
+}
+
 /// Where the agent is, and whether people read what it answers.
 #[derive(Debug, Args)]
 pub(crate) struct AnswerArgs {

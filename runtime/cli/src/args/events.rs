@@ -55,9 +55,9 @@ pub(crate) struct EventsArgs {
     #[arg(long)]
     pub trouble: bool,
 
-    /// How many of the last events to begin with
-    #[arg(short = 'n', long = "lines", value_name = "LINES", default_value_t = 50, value_parser = clap::value_parser!(u32).range(..=100_000))]
-    pub lines: u32,
+    /// How many of the last events to begin with [default: 50; all with --since]
+    #[arg(short = 'n', long = "lines", value_name = "LINES", value_parser = clap::value_parser!(u32).range(..=100_000))]
+    pub lines: Option<u32>,
 
     /// Print one JSON object per line
     #[arg(long)]

@@ -51,8 +51,18 @@ pub(crate) fn redacted(value: Value) -> Value {
             Value::Object(members.into_iter().map(of).collect())
         }
         Value::Array(items) => Value::Array(items.into_iter().map(redacted).collect()),
-        Value::String(text) => Value::String(without_users(&text)),
+        Value::String(text) => Value::String(without_query(&without_users(&text))),
         other => other,
+    }
+}
+
+/// `/path?query`, as checks ask for, without the query.
+fn without_query(text: &str) -> String {
+    match text.split_once('?') {
+        Some((path, query)) if path.starts_with('/') && query != LEFT_OUT => {
+            format!("{path}?{LEFT_OUT}")
+        }
+        _ => text.to_owned(),
     }
 }
 
@@ -141,7 +151,7 @@ mod tests {
                 "Env": { "DB_URL": "HIDDEN" },
                 "Templates": [{ "EmbeddedTmpl": "HIDDEN", "DestPath": "local/a" }],
                 "Artifacts": [{ "GetterSource": "https://me:HIDDEN@host/x.tgz?sig=HIDDEN", "GetterHeaders": { "A": "HIDDEN" } }],
-                "Services": [{ "Checks": [{ "Header": { "Authorization": ["HIDDEN"] } }] }],
+                "Services": [{ "Checks": [{ "Path": "/health?key=HIDDEN", "Header": { "Authorization": ["HIDDEN"] } }] }],
             }] }],
         });
         let text = redacted(job).to_string();
