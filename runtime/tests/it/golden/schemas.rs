@@ -1,8 +1,9 @@
 //! JSON Schemas of what the command line prints with `--json`: made of what commands printed, so a key that comes or
 //! goes, or a value of another type, shows as a difference in `docs/schemas/`.
 //!
-//! Only commands whose values are not the machine's. A key is required where every answer had it; a value that was
-//! never seen but as `null` has no type. What people name (tasks, attributes, …) is `additionalProperties`.
+//! Only commands whose values are not the machine's. What was seen is some of what a command prints, so any member may be
+//! absent or null, and one that was never seen but as null has no type. What people name (tasks, attributes, …) is
+//! `additionalProperties`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -44,13 +45,13 @@ const BY_GROUP: &[&str] = &["TaskGroups", "DesiredTGUpdates"];
 /// The schema of a value.
 pub fn schema(value: &Value) -> Value {
     match value {
-        Value::Null => json!({ "type": ["null"] }),
-        Value::Bool(_) => json!({ "type": ["boolean"] }),
-        Value::Number(number) if number.is_f64() => json!({ "type": ["number"] }),
-        Value::Number(_) => json!({ "type": ["integer"] }),
-        Value::String(_) => json!({ "type": ["string"] }),
+        Value::Null => json!({}),
+        Value::Bool(_) => of_type("boolean"),
+        Value::Number(number) if number.is_f64() => of_type("number"),
+        Value::Number(_) => of_type("integer"),
+        Value::String(_) => of_type("string"),
         Value::Array(items) => {
-            let mut all = json!({ "type": ["array"] });
+            let mut all = of_type("array");
             if let Some(items) = items.iter().map(schema).reduce(|a, b| merged(&a, &b)) {
                 all["items"] = items;
             }
@@ -66,15 +67,20 @@ pub fn schema(value: &Value) -> Value {
                 (key.clone(), value)
             };
             let properties: Map<String, Value> = members.iter().map(one).collect();
-            let required: BTreeSet<&String> = members.keys().collect();
-            json!({ "type": ["object"], "properties": properties, "required": required })
+            let mut all = of_type("object");
+            all["properties"] = properties.into();
+            all
         }
     }
 }
 
+fn of_type(name: &str) -> Value {
+    json!({ "type": [name, "null"] })
+}
+
 /// Of a map whose keys are free.
 fn map(members: &Map<String, Value>) -> Value {
-    let mut all = json!({ "type": ["object"] });
+    let mut all = of_type("object");
     if let Some(values) = members.values().map(schema).reduce(|a, b| merged(&a, &b)) {
         all["additionalProperties"] = values;
     }
@@ -91,7 +97,7 @@ pub fn merged(one: &Value, other: &Value) -> Value {
     if types.contains("number") {
         types.remove("integer");
     }
-    let mut all = json!({ "type": types });
+    let mut all = if types.is_empty() { json!({}) } else { json!({ "type": types }) };
     for key in ["items", "additionalProperties"] {
         match (one.get(key), other.get(key)) {
             (Some(one), Some(other)) => all[key] = merged(one, other),
@@ -111,11 +117,6 @@ pub fn merged(one: &Value, other: &Value) -> Value {
         }
         properties.sort_keys();
         all["properties"] = properties.into();
-        all["required"] = match (had, has) {
-            (Some(_), Some(_)) => json!(&texts(one, "required") & &texts(other, "required")),
-            (Some(_), None) => one["required"].clone(),
-            _ => other["required"].clone(),
-        };
     }
     all
 }
@@ -145,12 +146,17 @@ pub fn check(seen: &BTreeMap<String, Value>) {
 }
 
 #[test]
-fn a_schema_allows_what_was_seen_and_requires_what_was_always_there() {
+fn a_schema_allows_what_was_seen_and_that_any_of_it_is_absent_or_null() {
     let (one, other) = (json!({ "a": 1, "b": null }), json!({ "a": 1.5, "c": ["x"] }));
     let schema = merged(&schema(&one), &schema(&other));
-    assert_eq!(schema["properties"]["a"]["type"], json!(["number"]));
-    assert_eq!(schema["required"], json!(["a"]));
-    assert_eq!(schema["properties"]["c"]["items"]["type"], json!(["string"]));
+    assert_eq!(schema["properties"]["a"]["type"], json!(["null", "number"]));
+    assert_eq!(schema["properties"]["b"], json!({}));
+    assert_eq!(schema["properties"]["c"]["items"]["type"], json!(["string", "null"]));
+    let allows = jsonschema::validator_for(&schema).unwrap();
+    for answer in [&one, &other, &json!({}), &json!({ "c": null }), &json!({ "d": 1 })] {
+        assert!(allows.is_valid(answer), "{answer}");
+    }
+    assert!(!allows.is_valid(&json!({ "c": "x" })));
 }
 
 #[test]
@@ -158,5 +164,5 @@ fn names_that_people_give_are_no_keys_of_a_schema() {
     let schema = schema(&json!({ "TaskStates": { "web": { "State": "dead" } } }));
     let states = &schema["properties"]["TaskStates"];
     assert_eq!(states["properties"], Value::Null);
-    assert_eq!(states["additionalProperties"]["required"], json!(["State"]));
+    assert_eq!(states["additionalProperties"]["properties"]["State"]["type"][0], "string");
 }
