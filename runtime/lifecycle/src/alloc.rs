@@ -60,7 +60,7 @@ use ostler_model::session::{ExecCommand, ExecSession};
 use ostler_model::task::Usage;
 use ostler_model::vars::KeptVariables;
 use ostler_state::StateStore;
-use ostler_trace::Traced;
+use ostler_trace::TracedAlloc;
 
 pub use self::disk_watch::DiskWatch;
 pub use self::health::{CheckId, CheckResult};
@@ -111,7 +111,7 @@ pub struct AllocRunnerConfig {
     /// Makes networks of allocations.
     pub networks: Arc<dyn Networks>,
     /// Its trace, where it has one.
-    pub trace: Traced,
+    pub trace: TracedAlloc,
 }
 
 /// An allocation that must run nothing any more before another one starts. Does not keep its owner.

@@ -54,7 +54,7 @@ use ostler_model::session::{ExecCommand, ExecSession};
 use ostler_model::task::{TaskState, Usage, Workload};
 use ostler_model::vars::KeptVariables;
 use ostler_state::StateStore;
-use ostler_trace::Traced;
+use ostler_trace::TracedAlloc;
 
 use self::env::NodeFacts;
 use self::hooks::{Fetched, TaskHook};
@@ -158,7 +158,7 @@ pub struct TaskScope {
     /// The network that the allocation has of its own, once it is made.
     pub network: NetworkSlot,
     /// The trace of the allocation.
-    pub trace: Traced,
+    pub trace: TracedAlloc,
 }
 
 /// The network of an allocation and those that drivers made for its tasks. Clones share it.

@@ -10,11 +10,11 @@ use super::context::{SpanIds, TraceContext};
 use ostler_model::limits::TRACE_ALLOC_SPANS_MAX;
 
 /// The trace of an allocation, where it has one.
-pub type Traced = Option<Arc<AllocTrace>>;
+pub type TracedAlloc = Option<Arc<AllocTrace>>;
 
 /// A new span below the one of an allocation, where that is traced.
 #[must_use]
-pub fn child_of(traced: &Traced) -> Option<SpanIds> {
+pub fn child_of(traced: &TracedAlloc) -> Option<SpanIds> {
     traced.as_ref()?.child()
 }
 

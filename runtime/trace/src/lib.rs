@@ -23,7 +23,7 @@ mod sending;
 #[cfg(not(feature = "otel"))]
 mod without;
 
-pub use self::alloc::{AllocTrace, Traced, child_of};
+pub use self::alloc::{AllocTrace, TracedAlloc, child_of};
 pub use self::context::{SpanIds, TraceContext, TraceParent};
 #[cfg(feature = "otel")]
 pub use self::otel::{current, layer, start};

@@ -18,7 +18,7 @@ use ostler_model::ids::AllocId;
 use ostler_model::limits::{GC_DESTROY_WALL_MAX, GC_MEASURE_WALL_MAX};
 use ostler_node::NodeView;
 use ostler_state::Prefix;
-use ostler_trace::{AllocTrace, Traced};
+use ostler_trace::{AllocTrace, TracedAlloc};
 
 impl Owner {
     pub(super) fn carry_out(&mut self, effect: ControlEffect) {
@@ -189,7 +189,7 @@ impl Owner {
     }
 
     /// The trace of a new allocation, below the registration of its job. One of an earlier agent has none.
-    fn trace_of(&self, alloc: &Allocation) -> Traced {
+    fn trace_of(&self, alloc: &Allocation) -> TracedAlloc {
         let now = self.shared.options.clock.now();
         let above = self.traces.of(&alloc.job.id, now)?;
         let id = alloc.id.to_string();

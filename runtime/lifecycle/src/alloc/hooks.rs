@@ -64,7 +64,7 @@ use ostler_model::ports::{BoxFuture, Drivers};
 use ostler_model::rng::Rng;
 use ostler_model::saved::NetworkStatus;
 use ostler_state::{Key, StateStore};
-use ostler_trace::Traced;
+use ostler_trace::TracedAlloc;
 
 pub use self::background::Background;
 pub use self::run::{
@@ -120,7 +120,7 @@ pub struct AllocScope {
     /// Its own, once it is made.
     pub network: NetworkSlot,
     /// Its trace.
-    pub trace: Traced,
+    pub trace: TracedAlloc,
 }
 
 /// What is made for the first run of a task together with the allocation's directory.
