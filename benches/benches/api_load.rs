@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use ostler_benches::live::own_child;
 use ostler_benches::load::{
-    EventsSeen, Times, ask_on, follow_events, follow_log, open, timed, wait_on, write_on,
+    EventsSeen, Times, ask_on, follow_events, follow_log, open, wait_on, write_on,
 };
 use ostler_benches::machine::scaled;
 use ostler_benches::node::{Node, job};
@@ -118,7 +118,7 @@ impl Crowd {
         let talker = |number: usize| talkers.get(number % talkers.len()).cloned();
         let waiting = |number: usize| {
             let path = match talker(number) {
-                Some(id) if number % 10 > 0 => format!("/v1/allocation/{id}?"),
+                Some(id) if !number.is_multiple_of(10) => format!("/v1/allocation/{id}?"),
                 _ => "/v1/jobs?".to_owned(),
             };
             let (end, begun) = (end.clone(), Arc::clone(&begun));
