@@ -220,10 +220,9 @@ fn of_level(policy: AccessPolicy) -> AclPolicy {
     let place = match &policy.namespace {
         Some(namespace) => format!("in namespace {namespace}"),
         None if policy.level == Level::Admin => "everywhere, the node included".to_owned(),
-        None => format!(
-            "everywhere, the node included; for one namespace as in {}@web",
-            policy.level
-        ),
+        None => {
+            format!("everywhere, the node included; for one namespace as in {}@web", policy.level)
+        }
     };
     AclPolicy {
         description: format!("{what}: {place}"),
