@@ -78,7 +78,7 @@ async fn logs_begin_and_end_where_they_are_asked_to() {
         served.run("web", "echo one; echo two; echo three; while :; do sleep 1; done").await;
     let path = format!("/v1/client/fs/logs/{alloc}?task=t&type=stdout&follow=true&plain=true");
     let mut all = client.open("GET", &path, Bytes::new()).await;
-    assert_eq!(all.headers["content-type"], "text/plain");
+    assert_eq!(all.headers["content-type"], "text/plain; charset=utf-8");
     all.until("three\n").await;
     drop(all);
     for (more, expected) in [
