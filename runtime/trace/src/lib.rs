@@ -11,7 +11,7 @@
 //! sent when it ends. Nothing of a trace is on record: an allocation that an agent finds at its start has none.
 //!
 //! Without the feature `otel`, or where nobody asked for traces, there is no [`TraceContext`] to begin with, and
-//! the macros do nothing but look for one.
+//! the macros do nothing but look for one. Start with `registration`.
 
 mod alloc;
 mod context;
