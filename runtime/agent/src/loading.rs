@@ -69,7 +69,12 @@ async fn load(
     let Loaded { entries, meters, first, waiting, seeds, late } = loading.await;
     for entry in &entries {
         if let PluginStatus::Refused(reason) = &entry.status {
-            tracing::warn!(plugin = %entry.own_name(), source = %entry.source, "not used: {reason}");
+            let (plugin, source) = (entry.own_name(), &entry.source);
+            match embedded {
+                // Whoever embeds it says so in its own words.
+                true => tracing::info!(%plugin, %source, "not used: {reason}"),
+                false => tracing::warn!(%plugin, %source, "not used: {reason}"),
+            }
             inner.node.update(|node| {
                 node.refused_plugins.insert(entry.name.clone(), reason.clone());
             });

@@ -13,7 +13,7 @@ use super::args::alloc::AllocCommand;
 use super::connect::Stop;
 use super::exit::Exit;
 use super::terminal::{Terminal, one_line};
-use ostler_api::client::ApiClient;
+use ostler_api::client::{ApiClient, ClientError, Trouble};
 use ostler_model::ids::AllocId;
 use ostler_wire::Alloc;
 
@@ -58,9 +58,8 @@ async fn still_there(client: &ApiClient, id: AllocId) -> Result<(), Stop> {
     let gone = "the agent ended; what runs goes on, and what it prints is kept";
     match client.get::<Alloc>(&format!("/v1/allocation/{id}")).await {
         Ok(alloc) if alloc.client_status.terminal() => Ok(()),
-        Ok(_) => Err(Stop::Cannot(gone.to_owned())),
-        Err(_) if !client.is_there().await => Err(Stop::Cannot(gone.to_owned())),
         // It was collected meanwhile.
-        Err(_) => Ok(()),
+        Err(ClientError::Failed { trouble: Trouble::Refused { status: 404, .. }, .. }) => Ok(()),
+        Ok(_) | Err(_) => Err(Stop::Cannot(gone.to_owned())),
     }
 }

@@ -56,10 +56,8 @@ fn wanted(
 fn unheeded(variables: impl Iterator<Item = (String, String)>) -> Vec<String> {
     let unheeded = |(name, value): &(String, String)| {
         let known = |names: &[&str]| names.contains(&name.as_str());
-        name.starts_with("OTEL_")
-            && !known(&ENDPOINTS)
-            && !known(&HEEDED)
-            && !(known(&PROTOCOLS) && value == PROTOCOL)
+        let heeded = known(&ENDPOINTS) || known(&HEEDED) || known(&PROTOCOLS) && value == PROTOCOL;
+        name.starts_with("OTEL_") && !heeded
     };
     let mut names: Vec<String> = variables.filter(unheeded).map(|(name, _)| name).collect();
     names.sort();

@@ -65,7 +65,7 @@ mod tests {
     #[test]
     fn there_are_so_many_jobs_and_old_ones_make_room() {
         let (mut traces, now) = (JobTraces::default(), Timestamp::from_nanos(1));
-        let job = |number: usize| JobId::new(&format!("j{number}")).unwrap();
+        let job = |number: usize| JobId::new(format!("j{number}")).unwrap();
         for number in 0..TRACE_JOBS_MAX + 5 {
             traces.registered(&job(number), Some(trace()), now);
         }
