@@ -27,6 +27,12 @@ impl AgentHandle {
         self.shutdown().await;
     }
 
+    /// Is it letting go of what it knows?
+    #[must_use]
+    pub fn is_leaving(&self) -> bool {
+        self.0.ended.is_cancelled()
+    }
+
     /// Kill every task now, descendants of native ones included, without asking drivers. Their
     /// owners see the exits and come to their end.
     pub fn kill_tasks(&self) {

@@ -187,6 +187,9 @@ pub(super) enum Failure {
     /// It is not there yet, and comes.
     #[error("the agent (pid {pid}) is starting: {0}", pid = std::process::id())]
     Starting(String),
+    /// It does not answer for what it had any longer.
+    #[error("the agent (pid {pid}) is ending", pid = std::process::id())]
+    Leaving,
     /// As many as there may be.
     #[error("too many {what} at once; end one and try again")]
     NoneFree {
@@ -321,7 +324,7 @@ impl Failure {
             Self::EndRun(EndRunError::Refused { .. }) => StatusCode::INTERNAL_SERVER_ERROR,
             Self::File { source, .. } => file_status(source),
             Self::TooManyOfOne { .. } => StatusCode::TOO_MANY_REQUESTS,
-            Self::NoneFree { .. } | Self::TooManySessions | Self::Starting(_) => {
+            Self::NoneFree { .. } | Self::TooManySessions | Self::Starting(_) | Self::Leaving => {
                 StatusCode::SERVICE_UNAVAILABLE
             }
             Self::NotWebSocket => StatusCode::UPGRADE_REQUIRED,

@@ -285,6 +285,8 @@ async fn when(
         () = api.leaving.cancelled() => Some(()),
     };
     match ready {
+        // What it knew is let go of: nobody is to hear that it is not there.
+        Some(()) if api.agent.is_leaving() => Failure::Leaving.into_response(),
         Some(()) => next.run(request).await,
         None => Failure::Starting(nodes::told(&api.agent.readiness())).into_response(),
     }
