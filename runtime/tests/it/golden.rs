@@ -154,7 +154,15 @@ static VARIES: LazyLock<Vec<(Regex, &str)>> = LazyLock::new(|| {
 
 /// A text with placeholders for what differs from run to run; `known` goes first.
 fn placeholders(text: &str, known: &[(String, &str)]) -> String {
-    let text = known.iter().fold(text.to_owned(), |text, (from, to)| text.replace(from, to));
+    let put = |text: String, (from, to): &(String, &str)| {
+        if !from.bytes().all(|byte| byte.is_ascii_digit()) {
+            return text.replace(from, to);
+        }
+        // A port's digits may be some of a time's.
+        let whole = Regex::new(&format!(r"\b{from}\b")).unwrap();
+        whole.replace_all(&text, *to).into_owned()
+    };
+    let text = known.iter().fold(text.to_owned(), put);
     VARIES.iter().fold(text, |text, (pattern, put)| pattern.replace_all(&text, *put).into_owned())
 }
 
@@ -252,6 +260,11 @@ fn what_varies_is_replaced_and_a_shape_keeps_keys_and_types() {
     assert_eq!(
         placeholders(r#""CreateIndex": 12, "Count": 3"#, &[]),
         r#""CreateIndex": <index>, "Count": 3"#
+    );
+    let port = [("17959".to_owned(), "<port>")];
+    assert_eq!(
+        placeholders(r#""Time": 1795981712345678901, "at": "127.0.0.1:17959""#, &port),
+        r#""Time": <time>, "at": "127.0.0.1:<port>""#
     );
     let value = json!({
         "Attributes": { "cpu": "x", "ram": 1 }, "List": [{ "a": null }, { "a": 1, "b": true }],
