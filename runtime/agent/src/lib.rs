@@ -56,7 +56,6 @@ use tokio::sync::Notify;
 use tokio::task::JoinHandle;
 use tokio_util::sync::{CancellationToken, DropGuard};
 use tokio_util::task::TaskTracker;
-use tracing::Instrument as _;
 
 use ostler_control::ControlHandle;
 use ostler_control::namespaces::NodeNamespaces;
@@ -391,12 +390,9 @@ impl AgentHandle {
         let options = RegisterOptions { origin, all_or_nothing: true, trace, ..Default::default() };
         let given_up = GivenUp { agent: Some(self), job: &job };
         let registering = self.0.control.register(Arc::clone(&job), options);
-        let registered = registering.instrument(registration.span.clone()).await;
-        match &registered {
-            Ok(done) => {
-                registration.done(done.version, done.index.unwrap_or(done.job_modify_index), None);
-            }
-            Err(error) => registration.refused(error),
+        let registered = registration.run(registering).await;
+        if let Ok(done) = &registered {
+            registration.done(done.version, done.answer_index(), None);
         }
         if let Err(error @ SubmitError::Unanswered { .. }) = registered {
             // What the disk may still take is taken back.

@@ -35,6 +35,7 @@ mod exec;
 mod exec_frames;
 mod fs;
 mod fs_stream;
+mod guarded;
 mod gzip;
 mod host;
 mod index;

@@ -8,7 +8,7 @@
 
 use std::time::Duration;
 
-use clap::{Command, CommandFactory as _, Parser};
+use clap::{Command, CommandFactory as _};
 use clap_complete::CompleteEnv;
 use clap_complete::engine::{ArgValueCandidates, CompletionCandidate};
 use serde_json::Value;
@@ -105,7 +105,7 @@ fn all(sources: &[Source]) -> Vec<CompletionCandidate> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let Ok(runtime) = runtime else { return Vec::new() };
     let asked = async {
-        let Ok(client) = connect::connect(&args) else { return Vec::new() };
+        let Ok(client) = connect::connect_unsaid(&args) else { return Vec::new() };
         if !client.is_there().await {
             return Vec::new();
         }
@@ -143,14 +143,8 @@ fn devices(group: &Value) -> Vec<(String, String)> {
 }
 
 /// The options of the line that is completed which say where the agent is; the environment says the rest.
-#[derive(Parser)]
-struct Where {
-    #[command(flatten)]
-    agent: AddressArgs,
-}
-
 fn where_asked(words: &[String]) -> Option<AddressArgs> {
-    let mut given = vec!["ostler".to_owned()];
+    let mut given = Vec::new();
     let options = ["--address", "--data-dir", "--namespace"];
     let mut words = words.iter().skip_while(|word| *word != "--").skip(1);
     while let Some(word) = words.next() {
@@ -161,7 +155,7 @@ fn where_asked(words: &[String]) -> Option<AddressArgs> {
             given.push(word.clone());
         }
     }
-    Where::try_parse_from(given).ok().map(|found| found.agent)
+    AddressArgs::of_words(given)
 }
 
 #[cfg(test)]

@@ -101,23 +101,21 @@ pub(super) fn ended(result: Result<Exit, Stop>, terminal: &Terminal) -> Exit {
 
 /// A client of the addressed agent. No request is made yet.
 pub(super) fn connect(args: &AddressArgs) -> Result<ApiClient, Stop> {
-    let address = Address::of(args.address.as_deref(), args.data_dir.as_deref())?;
-    let client = credentials::given(ApiClient::new(address, say_waiting), &args.credentials)?;
-    Ok(within(client, args))
+    client(args, say_waiting)
 }
 
-fn within(client: ApiClient, args: &AddressArgs) -> ApiClient {
-    match args.namespace.as_deref() {
+/// The same for whoever has the whole screen, or none: nothing is written that the agent is waited for.
+pub(super) fn connect_unsaid(args: &AddressArgs) -> Result<ApiClient, Stop> {
+    client(args, |_, _| {})
+}
+
+fn client(args: &AddressArgs, waiting: fn(&str, bool)) -> Result<ApiClient, Stop> {
+    let address = Address::of(args.address.as_deref(), args.data_dir.as_deref())?;
+    let client = credentials::given(ApiClient::new(address, waiting), &args.credentials)?;
+    Ok(match args.namespace.as_deref() {
         None | Some("") => client,
         Some(namespace) => client.within(namespace),
-    }
-}
-
-/// The same for whoever has the whole screen: nothing is written that the agent is waited for.
-pub(super) fn connect_unsaid(args: &AddressArgs) -> Result<ApiClient, Stop> {
-    let address = Address::of(args.address.as_deref(), args.data_dir.as_deref())?;
-    let client = credentials::given(ApiClient::new(address, |_, _| {}), &args.credentials)?;
-    Ok(within(client, args))
+    })
 }
 
 /// The agent starts: how far it is, on a terminal each time that it is further.
@@ -180,7 +178,7 @@ fn addressed(args: &AgentArgs) -> Option<ApiClient> {
     }
     let at = match &args.data_dir {
         Some(dir) => AddressArgs { data_dir: Some(dir.clone()), ..AddressArgs::default() },
-        None => AddressArgs::of_environment(),
+        None => AddressArgs::of_words([])?,
     };
     connect(&at).ok()
 }

@@ -56,6 +56,14 @@ pub struct Registered {
     pub warnings: Vec<String>,
 }
 
+impl Registered {
+    /// The index that an answer names: that of the change, or of the version that is as asked already.
+    #[must_use]
+    pub fn answer_index(&self) -> u64 {
+        self.index.unwrap_or(self.job_modify_index)
+    }
+}
+
 /// How a job is stopped.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct StopOptions {

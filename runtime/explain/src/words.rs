@@ -26,26 +26,7 @@ pub fn span(time: Duration) -> String {
 
 /// A span as events have it: `1m30s`, `1.5s`, `250ms`; none where it is no such text.
 pub(crate) fn wire_span(text: &str) -> Option<Duration> {
-    let mut rest = text;
-    let mut seconds = 0.0;
-    while !rest.is_empty() {
-        let unit = rest.find(|c: char| !c.is_ascii_digit() && c != '.')?;
-        let (number, after) = rest.split_at_checked(unit)?;
-        let end = after.find(|c: char| c.is_ascii_digit()).unwrap_or(after.len());
-        let (unit, after) = after.split_at_checked(end)?;
-        let one = match unit {
-            "h" => 3_600.0,
-            "m" => 60.0,
-            "s" => 1.0,
-            "ms" => 1e-3,
-            "us" | "µs" => 1e-6,
-            "ns" => 1e-9,
-            _ => return None,
-        };
-        seconds += number.parse::<f64>().ok()? * one;
-        rest = after;
-    }
-    Duration::try_from_secs_f64(seconds).ok().filter(|_| !text.is_empty())
+    ostler_jobspec::units::parse_duration(text).ok()
 }
 
 /// Why an allocation or a task of it is stopped, in words: as it is on the wire where that is none of ours.

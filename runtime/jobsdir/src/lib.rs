@@ -27,7 +27,6 @@ use serde::Serialize;
 use tokio::sync::Notify;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
-use tracing::Instrument as _;
 
 use ostler_control::{ControlHandle, RegisterOptions, StopOptions, SubmitError};
 use ostler_model::clock::{self, Stopwatch};
@@ -355,9 +354,8 @@ async fn register(control: &ControlHandle, path: &Path, job: Arc<Job>) -> Result
     let registration = Registration::begin(None, id.as_str(), id.namespace(), "file");
     let trace = registration.context;
     let options = RegisterOptions { origin, trace, ..RegisterOptions::default() };
-    let done = control.register(job, options).instrument(registration.span.clone()).await;
-    let done = done.inspect_err(|error| registration.refused(error))?;
-    registration.done(done.version, done.index.unwrap_or(done.job_modify_index), None);
+    let done = registration.run(control.register(job, options)).await?;
+    registration.done(done.version, done.answer_index(), None);
     let changed = done.placed.len() + done.updated.len() + done.stopped.len();
     if changed > 0 {
         let (path, version) = (path.display(), done.version);

@@ -46,6 +46,26 @@ pub const BUILT: bool = cfg!(feature = "otel");
 pub const NOT_BUILT: &str = "this ostler was built without the feature otel and makes no traces; build it with \
                              cargo build --release --features otel, or leave the block telemetry out";
 
+/// Run something in a span with a field `error`: it has failed when the work does, and `why` is what of the error it
+/// says. The span ends with the work.
+///
+/// # Errors
+/// That of the work.
+pub async fn run_in<T, E>(
+    span: tracing::Span,
+    work: impl Future<Output = Result<T, E>>,
+    why: impl FnOnce(&E) -> &dyn std::fmt::Display,
+) -> Result<T, E> {
+    use tracing::Instrument as _;
+    let result = work.instrument(span.clone()).await;
+    if let Err(error) = &result
+        && !span.is_disabled()
+    {
+        span.record("error", tracing::field::display(why(error)));
+    }
+    result
+}
+
 /// A span whose ids are given (`Option<SpanIds>`): `span!(ids, "task hook", hook = name)`. Where there are none it
 /// is disabled. A field `error`, empty at first, makes it a failed one when it is recorded.
 #[macro_export]

@@ -1,10 +1,13 @@
 //! The begin of a trace: a job is registered.
 
+use std::fmt::Display;
+
 use tracing::Span;
 use tracing::field::Empty;
 
 use super::context::{TraceContext, TraceParent};
 use super::recording;
+use super::run_in;
 
 /// A registration that is under way.
 #[derive(Debug)]
@@ -37,19 +40,21 @@ impl Registration {
         Self { span, context: ids.map(|ids| ids.context()) }
     }
 
-    /// It is done: what it made, and the evaluation that names it where there is one.
-    pub fn done(&self, version: u64, index: u64, evaluation: Option<&str>) {
-        if self.context.is_some() {
-            self.span.record("version", version);
-            self.span.record("index", index);
-            self.span.record("evaluation", evaluation);
-        }
+    /// Run what registers the job; an error is why it is refused.
+    ///
+    /// # Errors
+    /// That of the work.
+    pub async fn run<T, E: Display>(
+        &self,
+        work: impl Future<Output = Result<T, E>>,
+    ) -> Result<T, E> {
+        run_in(self.span.clone(), work, |error| error).await
     }
 
-    /// It is refused.
-    pub fn refused(&self, error: &dyn std::fmt::Display) {
-        if self.context.is_some() {
-            self.span.record("error", tracing::field::display(error));
-        }
+    /// It is done: what it made, and the evaluation that names it where there is one.
+    pub fn done(&self, version: u64, index: u64, evaluation: Option<&str>) {
+        self.span.record("version", version);
+        self.span.record("index", index);
+        self.span.record("evaluation", evaluation);
     }
 }

@@ -13,11 +13,9 @@ mod hosts;
 mod needs;
 
 use std::net::SocketAddr;
-use std::pin::Pin;
 use std::sync::{Arc, LazyLock};
-use std::task::{Context, Poll};
 
-use axum::body::{Body, Bytes, HttpBody};
+use axum::body::{Body, HttpBody as _};
 use axum::extract::rejection::RawPathParamsRejection;
 use axum::extract::{MatchedPath, RawPathParams, Request, State};
 use axum::http::header::{AUTHORIZATION, HOST, ORIGIN};
@@ -25,10 +23,10 @@ use axum::http::{HeaderMap, HeaderName, Method};
 use axum::middleware::Next;
 use axum::response::{IntoResponse as _, Response};
 use futures_util::StreamExt as _;
-use hyper::body::{Frame, SizeHint};
 
 use super::error::Failure;
 use super::evaluations;
+use super::guarded::{Guard, Guarded};
 use super::params::Params;
 use super::router::{Api, Shared};
 use super::shares::Caller;
@@ -174,7 +172,7 @@ pub(super) async fn admit(
         }
     } else {
         let held = Arc::clone(&bearer);
-        next.run(request.map(|body| Body::new(WhileValid { body, bearer: held }))).await
+        next.run(request.map(|body| Body::new(Guarded { body, guard: held }))).await
     };
     match response.body().is_end_stream() {
         true => response,
@@ -182,33 +180,10 @@ pub(super) async fn admit(
     }
 }
 
-/// A body that arrives only while the token of its sender counts: what it asks is done after it.
-struct WhileValid {
-    body: Body,
-    bearer: Arc<Bearer>,
-}
-
-impl HttpBody for WhileValid {
-    type Data = Bytes;
-    type Error = axum::Error;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
-        let polled = Pin::new(&mut self.body).poll_frame(context);
-        match polled.is_ready() && self.bearer.is_ended() {
-            true => Poll::Ready(Some(Err(axum::Error::new(Failure::UnknownToken)))),
-            false => polled,
-        }
-    }
-
-    fn is_end_stream(&self) -> bool {
-        self.body.is_end_stream()
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        self.body.size_hint()
+/// A body arrives only while the token of its sender counts: what it asks is done after it.
+impl Guard for Arc<Bearer> {
+    fn refusal(&self) -> Option<Failure> {
+        self.is_ended().then_some(Failure::UnknownToken)
     }
 }
 

@@ -3,13 +3,11 @@
 use std::io;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
-use std::task::{Context, Poll};
 
 use axum::Router;
-use axum::body::{Body, Bytes, HttpBody};
 use axum::http::{Request, Response};
 use futures_util::future::BoxFuture;
-use hyper::body::{Frame, Incoming, SizeHint};
+use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::Service;
 use hyper_util::rt::{TokioIo, TokioTimer};
@@ -19,6 +17,8 @@ use tokio_io_timeout::TimeoutWriter;
 use tokio_util::sync::CancellationToken;
 
 use super::access::Peer;
+use super::error::Failure;
+use super::guarded::{Guard, Guarded};
 use super::places::{Busy, Place};
 use crate::duplex::Duplex;
 use ostler_model::limits::{API_HEADER_BYTES_MAX, API_HEADER_WALL_MAX, API_WRITE_WALL_MAX};
@@ -103,33 +103,16 @@ impl Service<Request<Incoming>> for Asked {
         request.extensions_mut().insert(self.peer);
         request.extensions_mut().insert(hold.clone());
         let answer = self.router.call(request);
-        Box::pin(async move { Ok(answer.await?.map(|body| Answer { body, _busy: hold.busy })) })
+        Box::pin(async move { Ok(answer.await?.map(|body| Guarded { body, guard: hold.busy })) })
     }
 }
 
-/// The body of an answer.
-struct Answer {
-    body: Body,
-    _busy: Arc<Busy>,
-}
+/// The body of an answer: its connection is busy until it is written.
+type Answer = Guarded<Arc<Busy>>;
 
-impl HttpBody for Answer {
-    type Data = Bytes;
-    type Error = axum::Error;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
-        Pin::new(&mut self.body).poll_frame(context)
-    }
-
-    fn is_end_stream(&self) -> bool {
-        self.body.is_end_stream()
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        self.body.size_hint()
+impl Guard for Arc<Busy> {
+    fn refusal(&self) -> Option<Failure> {
+        None
     }
 }
 
@@ -139,6 +122,7 @@ mod tests {
 
     use std::time::Duration;
 
+    use axum::body::Body;
     use ostler_model::clock;
     use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
     use tokio::sync::mpsc;

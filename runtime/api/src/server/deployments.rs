@@ -188,7 +188,7 @@ pub(super) async fn revert(
     let RevertRequest { job_id, job_version, enforce_prior_version } = read_body(body)?;
     let id = named(&params, &id, &job_id)?;
     let registered = api.agent.revert(&id, job_version, enforce_prior_version).await?;
-    let index = registered.index.unwrap_or(registered.job_modify_index);
+    let index = registered.answer_index();
     let evaluation = evaluations::of_registration(&id, &registered);
     let answer = change::registered(registered, index, evaluation, Vec::new());
     Ok(reply::at_index(index, reply::json(&params, &answer)?))

@@ -10,7 +10,6 @@ use axum::extract::rejection::BytesRejection;
 use axum::http::HeaderMap;
 use axum::response::Response;
 use serde::de::{DeserializeOwned, IgnoredAny};
-use tracing::Instrument as _;
 
 use super::error::Failure;
 use super::evaluations;
@@ -212,10 +211,9 @@ async fn take(
         tracing::debug!(job = %id, taken = done.is_ok(), "job registered");
         done
     };
-    let done = registering.instrument(registration.span.clone()).await;
-    let mut registered = done.inspect_err(|error| registration.refused(error))?;
+    let mut registered = registration.run(registering).await?;
     registered.warnings.extend(here);
-    let index = registered.index.unwrap_or(registered.job_modify_index);
+    let index = registered.answer_index();
     let evaluation = evaluations::of_registration(&id, &registered);
     registration.done(registered.version, index, Some(&evaluation));
     let answer = change::registered(registered, index, evaluation, warnings);

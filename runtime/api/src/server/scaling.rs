@@ -102,7 +102,7 @@ pub(super) async fn scale(
         Some(count) => {
             let expected = Some(request.job_modify_index).filter(|index| *index > 0);
             let registered = api.agent.scale(&job.record.job.id, &group, count, expected).await?;
-            let index = registered.index.unwrap_or(registered.job_modify_index);
+            let index = registered.answer_index();
             let evaluation = evaluations::of_registration(&job.record.job.id, &registered);
             (index, change::registered(registered, index, evaluation, Vec::new()))
         }

@@ -10,8 +10,7 @@ use super::super::connect::{self, Stop, until_interrupted};
 use super::super::exit::Exit;
 use super::super::output::{self, say, size, table};
 use super::super::terminal::{Terminal, one_line};
-use super::logs::Shown;
-use super::logs_from::Tail;
+use super::logs::{Shown, last_lines};
 use ostler_api::client::{ApiClient, segment};
 use ostler_model::ids::AllocId;
 use ostler_wire::FileInfo;
@@ -86,30 +85,17 @@ struct Source<'a> {
 impl Source<'_> {
     /// Show it to its end, or its last lines. Where the end is.
     async fn read(&self, lines: Option<u32>, shown: &mut Shown) -> Result<u64, Stop> {
-        let Some(lines) = lines else {
-            let mut end = 0;
-            let mut frames = self.client.stream(&format!("{}&follow=false", self.path)).await?;
-            while let Some(frame) = frames.next().await? {
-                end = end.max(frame.offset);
-                shown.frame(&frame)?;
-            }
-            return Ok(end);
-        };
-        let mut tail = Tail::new(lines);
-        loop {
-            let bytes = tail.bytes_wanted();
-            let path = format!("{}&follow=false&origin=end&offset={bytes}", self.path);
-            let mut frames = self.client.stream(&path).await?;
-            let (mut read, mut end) = (Vec::new(), 0);
-            while let Some(frame) = frames.next().await? {
-                read.extend_from_slice(&frame.data);
-                end = end.max(frame.offset);
-            }
-            if tail.enough(&read) {
-                shown.bytes(tail.lines_of(&read))?;
-                return Ok(end);
-            }
+        if let Some(lines) = lines {
+            let place = last_lines(self.client, &self.path, lines, shown).await?;
+            return Ok(place.map_or(0, |(_, end)| end));
         }
+        let mut end = 0;
+        let mut frames = self.client.stream(&format!("{}&follow=false", self.path)).await?;
+        while let Some(frame) = frames.next().await? {
+            end = end.max(frame.offset);
+            shown.frame(&frame)?;
+        }
+        Ok(end)
     }
 
     /// The same, and what is appended from then on.

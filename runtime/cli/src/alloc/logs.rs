@@ -84,27 +84,38 @@ async fn last(
     follow: bool,
     shown: &mut Shown,
 ) -> Result<(), Stop> {
-    let mut tail = Tail::new(lines);
-    let place = loop {
-        let bytes = tail.bytes_wanted();
-        let mut frames = client.stream(&format!("{path}&origin=end&offset={bytes}")).await?;
-        let mut read = Vec::new();
-        let mut place = None;
-        while let Some(frame) = frames.next().await? {
-            read.extend_from_slice(&frame.data);
-            place = Some((frame.file, frame.offset));
-        }
-        if tail.enough(&read) {
-            shown.bytes(tail.lines_of(&read))?;
-            break place;
-        }
-    };
+    let place = last_lines(client, path, lines, shown).await?;
     if !follow {
         return Ok(());
     }
     let begin = format!("{path}&follow=true&origin=end&offset={OVERLAP_BYTES}");
     let overlap = place.map(|(file, offset)| Overlap::after(&file, offset));
     all(client.stream(&begin).await?, overlap, shown).await
+}
+
+/// Show the last lines of what is streamed at a path. Where they end: the file, and the place in it; none where there
+/// is nothing.
+pub(super) async fn last_lines(
+    client: &ApiClient,
+    path: &str,
+    lines: u32,
+    shown: &mut Shown,
+) -> Result<Option<(String, u64)>, Stop> {
+    let mut tail = Tail::new(lines);
+    loop {
+        let bytes = tail.bytes_wanted();
+        let path = format!("{path}&follow=false&origin=end&offset={bytes}");
+        let mut frames = client.stream(&path).await?;
+        let (mut read, mut place) = (Vec::new(), None);
+        while let Some(frame) = frames.next().await? {
+            read.extend_from_slice(&frame.data);
+            place = Some((frame.file, frame.offset));
+        }
+        if tail.enough(&read) {
+            shown.bytes(tail.lines_of(&read))?;
+            return Ok(place);
+        }
+    }
 }
 
 /// Standard output. What other programs read are the bytes; on a terminal lines are made harmless.

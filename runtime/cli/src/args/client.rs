@@ -56,15 +56,17 @@ pub(crate) struct AddressArgs {
 }
 
 impl AddressArgs {
-    /// Where the environment says, for commands that have no such options.
-    pub(crate) fn of_environment() -> Self {
+    /// Where these words say, and the environment where they do not: for what has no such options of its own. None
+    /// where they are wrong.
+    pub(crate) fn of_words(words: impl IntoIterator<Item = String>) -> Option<Self> {
         #[derive(clap::Parser)]
-        struct Nothing {
+        struct Where {
             #[command(flatten)]
             at: AddressArgs,
         }
-        let given = <Nothing as clap::Parser>::try_parse_from([""]);
-        given.map(|given| given.at).unwrap_or_default()
+        let words = std::iter::once("ostler".to_owned()).chain(words);
+        let given = <Where as clap::Parser>::try_parse_from(words);
+        given.ok().map(|given| given.at)
     }
 }
 

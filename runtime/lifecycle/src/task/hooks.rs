@@ -27,7 +27,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
-use tracing::field::{Empty, display};
+use tracing::field::Empty;
 use tracing::{Instrument as _, Span};
 
 use super::TaskScope;
@@ -49,7 +49,7 @@ use ostler_model::json::JsonObject;
 use ostler_model::limits::{HOOK_SLOW, HOOK_WALL_MAX};
 use ostler_model::ports::{BoxFuture, Driver, PluginCallError};
 use ostler_model::time::Timestamp;
-use ostler_trace::child_of;
+use ostler_trace::{child_of, run_in};
 
 /// What the prestart hooks made for one run.
 #[derive(Default)]
@@ -249,15 +249,12 @@ pub async fn prestart(
     let mut preparation = Preparation { notes, ..Preparation::default() };
     for hook in &scope.hooks {
         let watch = clock::Stopwatch::start();
-        let span = span(scope, &**hook, "prestart");
-        let result = clock::timeout(hook.wall(), hook.prestart(scope, &mut preparation))
-            .instrument(span.clone())
-            .await
-            .unwrap_or(Err(HookError::TimedOut { hook: hook.name() }));
-        if let Err(error) = &result {
-            span.record("error", display(error));
-        }
-        drop(span);
+        let prepared = async {
+            let prepared = hook.prestart(scope, &mut preparation);
+            let late = || Err(HookError::TimedOut { hook: hook.name() });
+            clock::timeout(hook.wall(), prepared).await.unwrap_or_else(late)
+        };
+        let result = run_in(span(scope, &**hook, "prestart"), prepared, |error| error).await;
         if watch.elapsed() >= HOOK_SLOW && result.is_ok() {
             preparation.say(events::hook_took(scope.clock.now(), hook.name(), watch.elapsed()));
         }

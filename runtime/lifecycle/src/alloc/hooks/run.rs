@@ -6,12 +6,12 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use tracing::field::{Empty, display};
-use tracing::{Instrument as _, Span};
+use tracing::Span;
+use tracing::field::Empty;
 
 use super::{AllocHook, AllocHookError, AllocScope, HookFailure, HookResult};
 use ostler_model::clock;
-use ostler_trace::child_of;
+use ostler_trace::{child_of, run_in};
 
 /// Which call of a hook.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -120,12 +120,8 @@ async fn call(
     kind: HookKind,
     scope: &AllocScope,
 ) -> Result<(), AllocHookError> {
-    let span = span(hook, kind, scope);
-    let result = call_within(hook, kind, scope).instrument(span.clone()).await;
-    if let Err(error) = &result {
-        span.record("error", display(&error.failure));
-    }
-    result
+    let called = call_within(hook, kind, scope);
+    run_in(span(hook, kind, scope), called, |error| &error.failure).await
 }
 
 async fn call_within(

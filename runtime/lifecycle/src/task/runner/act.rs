@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use futures_util::FutureExt as _;
-use tracing::field::{Empty, display};
+use tracing::field::Empty;
 use tracing::{Instrument as _, Span};
 
 use super::Runner;
@@ -16,7 +16,7 @@ use crate::task::recovery::{self, Recovery};
 use crate::task::templates::follow::{self, TemplateNews, Then};
 use ostler_model::clock;
 use ostler_model::task::TaskStatus;
-use ostler_trace::child_of;
+use ostler_trace::{child_of, run_in};
 
 /// The span of a call about a run of the task.
 fn span(scope: &TaskScope, name: &'static str) -> Span {
@@ -96,12 +96,10 @@ impl Runner {
         let (scope, record, guard) =
             (Arc::clone(&self.scope), self.record.clone(), run.start_guard());
         self.call(Call::Start, async move {
-            let span = span(&scope, "task start");
-            let started = calls::start(&scope, &record, &run).instrument(span.clone()).await;
+            let starting = calls::start(&scope, &record, &run);
+            let started =
+                run_in(span(&scope, "task start"), starting, |failed| &failed.error).await;
             drop((guard, modules));
-            if let Err(failed) = &started {
-                span.record("error", display(&failed.error));
-            }
             Answer::Started(started)
         });
     }
