@@ -8,6 +8,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize, Serializer};
 
 use crate::limits::NAME_BYTES_MAX;
+use crate::shown;
 
 pub use super::job_id::{JobId, NAMESPACE, Namespace, NotNamespace, UnknownNamespace};
 
@@ -31,6 +32,20 @@ pub enum NameError {
     /// A character that cannot be in a directory name or would confuse a person.
     #[error("{what} {name:?} contains {character:?}; names become directory names")]
     Character {
+        /// What is named.
+        what: &'static str,
+        /// The name given.
+        name: String,
+        /// The first character refused.
+        character: char,
+    },
+    /// A character that shows as nothing, or turns the text around it: two names would look like one.
+    #[error(
+        "{what} \"{}\" contains {}, a character that is not seen or changes how the others are shown; leave it out",
+        shown::shown(name.as_str(), usize::MAX),
+        shown::code_point(*character)
+    )]
+    Hidden {
         /// What is named.
         what: &'static str,
         /// The name given.
@@ -70,6 +85,9 @@ pub(super) fn check(what: &'static str, name: &str, refused: &[char]) -> Result<
         name.chars().find(|c| c.is_control() || c.is_whitespace() || refused.contains(c))
     {
         return Err(NameError::Character { what, name: name.to_owned(), character });
+    }
+    if let Some(character) = shown::unseen(name) {
+        return Err(NameError::Hidden { what, name: name.to_owned(), character });
     }
     if name == "." || name == ".." {
         return Err(NameError::Reserved { what, name: name.to_owned() });

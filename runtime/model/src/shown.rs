@@ -29,6 +29,32 @@ pub fn has_hidden(text: &str) -> bool {
     }
 }
 
+/// The first character of a name that is not seen in it: one that [`hides`], or a joiner beside ASCII or at an end,
+/// where there is nothing to join.
+#[must_use]
+pub fn unseen(name: &str) -> Option<char> {
+    if name.is_ascii() {
+        return name.chars().find(|c| hides(*c));
+    }
+    let joins = |c: Option<char>| c.is_some_and(|c| !c.is_ascii());
+    let mut before = None;
+    let mut rest = name.chars().peekable();
+    while let Some(c) = rest.next() {
+        let joiner = matches!(c, '\u{200c}' | '\u{200d}');
+        if hides(c) || (joiner && !(joins(before) && joins(rest.peek().copied()))) {
+            return Some(c);
+        }
+        before = Some(c);
+    }
+    None
+}
+
+/// What a character is called where it cannot be seen: `U+202E`.
+#[must_use]
+pub fn code_point(c: char) -> String {
+    format!("U+{:04X}", u32::from(c))
+}
+
 /// A text in one line of at most `max` bytes and [`REST_BYTES_MAX`], with all that hides made visible; what is left out is
 /// counted: `… (12 bytes more)`.
 #[must_use]
@@ -118,6 +144,20 @@ mod tests {
         for whole in ["größer 大 שלום", "👩\u{200d}🔬", r"C:\new", ""] {
             assert_eq!(shown(whole, 99), whole);
         }
+    }
+
+    #[test]
+    fn what_is_not_seen_in_a_name_is_found() {
+        assert_eq!(unseen("web\u{202e}bew"), Some('\u{202e}'));
+        assert_eq!(unseen("we\u{200d}b"), Some('\u{200d}'), "nothing is joined");
+        assert_eq!(unseen("大\u{200c}"), Some('\u{200c}'), "at the end");
+        assert_eq!(unseen("a\u{7f}"), Some('\u{7f}'));
+        for seen in ["", "web-1", "größer", "שלום", "👩\u{200d}🔬", "می\u{200c}خواهم"]
+        {
+            assert_eq!(unseen(seen), None, "{seen}");
+        }
+        assert_eq!(code_point('\u{202e}'), "U+202E");
+        assert_eq!(code_point('\u{e0041}'), "U+E0041");
     }
 
     #[test]
