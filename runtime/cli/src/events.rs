@@ -113,7 +113,7 @@ fn show(
     terminal: &Terminal,
 ) -> Result<(), Exit> {
     if args.json {
-        let text = serde_json::to_string(event).unwrap_or_default();
+        let text = output::visible_json(serde_json::to_string(event).unwrap_or_default());
         return output::print(&format!("{text}\n"), terminal);
     }
     let text = line(event, now);

@@ -44,7 +44,13 @@ pub(super) async fn drain(args: &DrainArgs, terminal: &Terminal) -> Result<Exit,
     }
     let client = connect::connect(&args.answer.agent)?;
     let id = own_id(&client).await?;
-    if !args.monitor {
+    if args.monitor {
+        let node: Node = client.get(&format!("/v1/node/{id}")).await?;
+        if !node.drain {
+            say(&no_drain(&node));
+            return Ok(Exit::Success);
+        }
+    } else {
         let request = DrainRequest {
             node_id: id.clone(),
             drain_spec: args.enable.then(|| spec(args)),
@@ -88,6 +94,18 @@ async fn own_id(client: &ApiClient) -> Result<String, Stop> {
         .ok_or_else(|| Stop::Cannot("the agent tells of no node".to_owned()))
 }
 
+/// There is nothing to follow: it ended before, or never began.
+fn no_drain(node: &Node) -> String {
+    let (id, eligibility) = (short(&node.id), one_line(&node.scheduling_eligibility));
+    let next = match eligibility.as_str() {
+        "eligible" => "`ostler node drain --enable` empties it",
+        _ => "`ostler node eligibility --enable` lets it take new allocations again",
+    };
+    format!(
+        "node {id} is not being drained, and is {eligibility}: there is nothing to follow; {next}"
+    )
+}
+
 fn short(id: &str) -> String {
     one_line(&id.chars().take(8).collect::<String>())
 }
@@ -103,7 +121,10 @@ async fn follow(client: &ApiClient, id: &str, json: bool, terminal: &Terminal) -
             let found = seen.look(&allocs);
             for news in &found {
                 match json {
-                    true => output::print(&format!("{}\n", news.json()), terminal)?,
+                    true => {
+                        let line = output::visible_json(news.json().to_string());
+                        output::print(&(line + "\n"), terminal)?;
+                    }
                     false => say(&news.text()),
                 }
             }
@@ -198,6 +219,19 @@ mod tests {
             "DesiredStatus": desired, "ClientStatus": status,
         }))
         .unwrap()
+    }
+
+    #[test]
+    fn where_no_drain_is_under_way_that_is_said_and_not_that_one_is_complete() {
+        let node = |eligibility: &str| {
+            let node = json!({"ID": "0f01c0de-0000", "SchedulingEligibility": eligibility});
+            no_drain(&serde_json::from_value(node).unwrap())
+        };
+        let text = node("eligible");
+        assert!(text.starts_with("node 0f01c0de is not being drained, and is eligible"), "{text}");
+        assert!(text.ends_with("`ostler node drain --enable` empties it"), "{text}");
+        let text = node("ineligible");
+        assert!(text.contains("is ineligible") && text.contains("eligibility --enable"), "{text}");
     }
 
     #[test]

@@ -7,7 +7,8 @@ use serde::Serialize;
 use super::exit::Exit;
 use super::input::{InputError, JobInput};
 pub(super) use super::table::table;
-use super::terminal::{Terminal, one_line, paint, plain};
+use super::terminal::{Terminal, one_line, paint, plain, unturned};
+use ostler_model::shown::hides;
 
 const BOLD: &str = "1";
 const RED: &str = "1;31";
@@ -16,6 +17,8 @@ const YELLOW: &str = "33";
 /// Print on standard output, whole.
 pub(super) fn print(text: &str, terminal: &Terminal) -> Result<(), Exit> {
     let mut out = io::stdout().lock();
+    // Other programs get what it is.
+    let text = if terminal.stdout { unturned(text) } else { text.into() };
     let written = out.write_all(text.as_bytes()).and_then(|()| out.flush());
     written.map_err(|error| output_failed(&error, terminal))
 }
@@ -26,12 +29,32 @@ pub(super) fn print_json<T: Serialize + ?Sized>(
     terminal: &Terminal,
 ) -> Result<(), Exit> {
     match serde_json::to_string_pretty(value) {
-        Ok(text) => print(&(text + "\n"), terminal),
+        Ok(text) => print(&(visible_json(text) + "\n"), terminal),
         Err(cause) => {
             error(terminal, &format!("cannot be shown as JSON: {cause}"));
             Err(Exit::Agent)
         }
     }
+}
+
+/// JSON with what a terminal would not show, or show in another order, as escapes: the value is the same.
+pub(super) fn visible_json(text: String) -> String {
+    let unseen = |c: char| hides(c) && c != '\n';
+    if !text.contains(unseen) {
+        return text;
+    }
+    let mut visible = String::with_capacity(text.len());
+    for c in text.chars() {
+        if !unseen(c) {
+            visible.push(c);
+            continue;
+        }
+        // Such characters stand in strings alone.
+        for unit in c.encode_utf16(&mut [0; 2]) {
+            let _ = std::fmt::Write::write_fmt(&mut visible, format_args!("\\u{unit:04x}"));
+        }
+    }
+    visible
 }
 
 /// Print a value: as JSON where that is asked for, else as a text for people.
@@ -55,7 +78,7 @@ pub(super) fn output_failed(cause: &io::Error, terminal: &Terminal) -> Exit {
 
 /// Print a line on standard error. Nothing can be done when that is closed.
 pub(super) fn say(text: &str) {
-    let _closed = writeln!(io::stderr().lock(), "{text}");
+    let _closed = writeln!(io::stderr().lock(), "{}", unturned(text));
 }
 
 /// Put a line in the place of the one that was drawn before, on a terminal; without text it is gone.
@@ -136,6 +159,17 @@ mod tests {
         assert_eq!(size(1_024), "1.0 KiB");
         assert_eq!(size(126_412), "123.4 KiB");
         assert_eq!(size(u64::MAX), "16777216.0 TiB");
+    }
+
+    #[test]
+    fn json_shows_what_hides_and_says_the_same() {
+        let value = serde_json::json!({"a": "ex\u{202e}ce\u{e0041}\u{7f}", "b": "größer 大"});
+        let text = visible_json(serde_json::to_string_pretty(&value).unwrap_or_default());
+        assert!(
+            text.contains(r"ex\u202ece\udb40\udc41\u007f") && text.contains("größer 大"),
+            "{text}"
+        );
+        assert_eq!(serde_json::from_str::<serde_json::Value>(&text).ok(), Some(value));
     }
 
     #[test]

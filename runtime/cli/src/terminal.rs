@@ -1,5 +1,6 @@
 //! What the program is connected to: decides colours, widths and what is kept of task output.
 
+use std::borrow::Cow;
 use std::io::IsTerminal as _;
 
 use ostler_model::limits::CLIENT_BODY_BYTES_MAX;
@@ -73,6 +74,23 @@ pub(super) fn one_line(text: &str) -> String {
     plain(text).replace('\n', "; ").replace('\t', " ")
 }
 
+/// A whole message with its own colours and lines, in which nothing that came in turns the text or is not seen: the
+/// last look at what goes to a terminal.
+pub(super) fn unturned(text: &str) -> Cow<'_, str> {
+    let turns = |c: char| !c.is_control() && hides(c);
+    if text.is_ascii() || !text.contains(turns) {
+        return Cow::Borrowed(text);
+    }
+    let mut visible = String::with_capacity(text.len());
+    for c in text.chars() {
+        match turns(c) {
+            true => visible.extend(c.escape_default()),
+            false => visible.push(c),
+        }
+    }
+    Cow::Owned(visible)
+}
+
 /// A line a task printed, for a terminal: colours stay, a carriage return at the end goes, and
 /// what else would steer the terminal (cursor, title, clipboard) becomes visible. Returns whether a
 /// colour may still be on at the end.
@@ -141,6 +159,8 @@ mod tests {
         assert_eq!(plain("a\x1b[2Jb\nc"), "a\\u{1b}[2Jb\nc");
         assert_eq!(one_line("ex\u{202e}ce"), r"ex\u{202e}ce");
         assert_eq!(one_line("a\nb\tc"), "a; b c");
+        assert_eq!(unturned("\x1b[1mex\u{202e}ce\x1b[0m\n"), "\x1b[1mex\\u{202e}ce\x1b[0m\n");
+        assert_eq!(unturned("größer 👩\u{200d}🔬"), "größer 👩\u{200d}🔬");
         assert_eq!(paint("x", "31", false), "x");
         assert_eq!(paint("x", "31", true), "\x1b[31mx\x1b[0m");
     }
