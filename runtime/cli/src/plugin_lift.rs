@@ -4,17 +4,39 @@ use super::args::plugin::PluginLiftArgs;
 use super::connect::{self, Stop};
 use super::exit::Exit;
 use super::output;
+use super::plugin_status;
 use super::terminal::{Terminal, one_line};
-use ostler_agent::LiftReport;
-use ostler_api::client::segment;
+use ostler_agent::{LiftReport, PluginStatusReport};
+use ostler_api::client::{ApiClient, segment};
 
 /// End a quarantine.
 pub(super) async fn lift(args: &PluginLiftArgs, terminal: &Terminal) -> Result<Exit, Stop> {
     let client = connect::connect(&args.agent)?;
     let path = format!("/v1/ostler/plugin/{}/lift", segment(&args.plugin));
-    let lifted: Vec<LiftReport> = client.put(&path, &()).await?;
+    let lifted: Vec<LiftReport> = match client.put(&path, &()).await {
+        Err(error) if error.not_found() => return Err(none_in_use(&client, &args.plugin).await),
+        lifted => lifted?,
+    };
     output::show(args.json, &lifted, || text(&lifted), terminal)?;
     Ok(Exit::Success)
+}
+
+/// Why there is nothing to lift: no such plugin, or one that is not in use.
+async fn none_in_use(client: &ApiClient, name: &str) -> Stop {
+    match client.get::<Vec<PluginStatusReport>>("/v1/ostler/plugins/status").await {
+        Ok(all) => match plugin_status::find(&all, name) {
+            Ok(known) => not_in_use(known, name),
+            Err(stop) => stop,
+        },
+        Err(error) => error.into(),
+    }
+}
+
+fn not_in_use(known: &PluginStatusReport, name: &str) -> Stop {
+    let (state, name) = (plugin_status::state(known), one_line(name));
+    Stop::Wrong(format!(
+        "plugin {name} is not in use ({state}): there is no quarantine to lift; `ostler plugin status {name}` says more"
+    ))
 }
 
 fn text(lifted: &[LiftReport]) -> String {

@@ -34,7 +34,7 @@ pub(super) async fn status(args: &PluginStatusArgs, terminal: &Terminal) -> Resu
 }
 
 /// The plugin of this name or block; one in use rather than others.
-fn find<'a>(all: &'a [PluginStatusReport], name: &str) -> Result<&'a PluginStatusReport, Stop> {
+pub(super) fn find<'a>(all: &'a [PluginStatusReport], name: &str) -> Result<&'a PluginStatusReport, Stop> {
     let mut found: Vec<_> =
         all.iter().filter(|one| one.name == name || one.block == name).collect();
     if found.iter().any(|one| one.activity.is_some()) {
@@ -50,7 +50,7 @@ fn find<'a>(all: &'a [PluginStatusReport], name: &str) -> Result<&'a PluginStatu
 }
 
 /// Whether it is in use, and its health.
-fn state(report: &PluginStatusReport) -> &'static str {
+pub(super) fn state(report: &PluginStatusReport) -> &'static str {
     match (&report.status, &report.activity) {
         (PluginStatus::Refused(_), _) => "refused",
         (PluginStatus::Disabled, _) => "disabled",
