@@ -11,6 +11,7 @@ mod screen;
 mod state;
 mod view;
 
+use std::ffi::OsStr;
 use std::time::Duration;
 
 use tokio::sync::mpsc;
@@ -45,6 +46,13 @@ pub(super) async fn run(args: &TopArgs, terminal: &Terminal) -> Result<Exit, Sto
             "ostler top needs a terminal for its input and output; --once and --json print what it shows".to_owned(),
         ));
     }
+    if !printed && is_dumb(std::env::var_os("TERM").as_deref()) {
+        return Err(Stop::Wrong(
+            "ostler top draws on the whole terminal, and TERM=dumb is one that cannot do that; --once and --json print what \
+             it shows"
+                .to_owned(),
+        ));
+    }
     let first = look::look(&client).await?;
     let chosen = Chosen { sort: args.sort, filter: args.filter.clone(), ..Chosen::default() };
     if args.json {
@@ -56,6 +64,11 @@ pub(super) async fn run(args: &TopArgs, terminal: &Terminal) -> Result<Exit, Sto
         return Ok(Exit::Success);
     }
     follow(client, first, chosen, args.interval, terminal).await
+}
+
+/// Does the terminal say that it only takes lines?
+fn is_dumb(term: Option<&OsStr>) -> bool {
+    term.is_some_and(|term| term == "dumb")
 }
 
 async fn follow(

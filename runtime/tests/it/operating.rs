@@ -222,6 +222,18 @@ async fn an_agent_for_development_keeps_nothing_runs_programs_and_says_how_to_re
 }
 
 #[tokio::test]
+async fn a_drain_that_is_not_under_way_is_not_said_to_be_complete() {
+    let agent = AgentProcess::start().await;
+    let monitor = ["node", "drain", "--monitor"];
+    let told = agent.ask(&monitor).await;
+    told.said(0, &["is not being drained, and is eligible", "`ostler node drain --enable`"]);
+    assert!(!told.stderr.contains("complete"), "{told:#?}");
+    agent.ask(&["node", "drain", "--enable"]).await.said(0, &["the drain is complete"]);
+    let told = agent.ask(&monitor).await;
+    told.said(0, &["is not being drained, and is ineligible", "eligibility --enable"]);
+}
+
+#[tokio::test]
 async fn every_metric_of_the_dashboard_is_there() {
     let agent = AgentProcess::start().await;
     let task = "driver = \"raw_exec\"\n config {\n command = \"/bin/sleep\"\n args = [\"600\"]\n }";
@@ -355,6 +367,27 @@ async fn top_follows_in_a_terminal_and_leaves_it_as_it_was() {
         !stty("after").is_empty() && stty("before") == stty("after")
     })
     .await;
+
+    // A small terminal: what there is room for, or how much is needed.
+    tmux.run(&["resize-window", "-x", "40", "-y", "10"]);
+    tmux.run(&["send-keys", "-l", &format!("clear; {OSTLER} top --data-dir {dir}; echo code $?")]);
+    type_in("Enter");
+    let shown = tmux.until("q quit  tab list  s sort  / filter").await;
+    assert!(shown.contains("1 allocations (0) 2 devices 3 plugins"), "{shown}");
+    tmux.run(&["resize-window", "-x", "30", "-y", "6"]);
+    tmux.until("needs 40 columns").await;
+    type_in("q");
+    tmux.until("code 0").await;
+    tmux.run(&["resize-window", "-x", "90", "-y", "20"]);
+    // A terminal that takes lines alone.
+    tmux.run(&[
+        "send-keys",
+        "-l",
+        &format!("clear; TERM=dumb {OSTLER} top --data-dir {dir}; echo code $?"),
+    ]);
+    type_in("Enter");
+    let told = tmux.until("code 2").await;
+    assert!(told.contains("TERM=dumb") && told.contains("--once"), "{told}");
 
     // A signal leaves it as it was too.
     tmux.run(&["send-keys", "-l", &format!("clear; {OSTLER} top --data-dir {dir}; echo ended $?")]);

@@ -1,15 +1,27 @@
 //! How a [`Look`] is drawn. Pure but for the frame.
+//!
+//! Down to [`COLUMNS_MIN`] by [`ROWS_MIN`]: in less than [`WIDE`] columns the head says less, and of a list the columns go
+//! that matter least. In less room it says how much it needs.
 
 use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::style::{Color, Modifier, Style};
 use ratatui::text::{Line, Span};
-use ratatui::widgets::{Paragraph, Row, Table};
+use ratatui::widgets::{Paragraph, Row, Table, Wrap};
 
 use super::look::{AllocRow, DeviceRow, Look, NodeUse, PluginRow};
 use super::state::{Chosen, Tab};
 use crate::output::size;
+use crate::terminal::one_line;
 
+/// Columns of the narrowest terminal that is drawn for.
+const COLUMNS_MIN: u16 = 40;
+/// Rows of the lowest one.
+const ROWS_MIN: u16 = 8;
+/// Columns from which all is said.
+const WIDE: u16 = 72;
+/// What the foot says where there is little room.
+const KEYS_NARROW: &str = "q quit  tab list  s sort  / filter";
 /// What the foot says.
 const KEYS: &str = "q quit  tab/1-3 list  s sort  r reverse  / filter  ↑↓ move  space now";
 /// Columns of a bar.
@@ -26,47 +38,109 @@ pub(super) struct Shown<'a> {
 
 /// Draw it.
 pub(super) fn draw(frame: &mut Frame<'_>, shown: &Shown<'_>) {
+    let Rect { width, height, .. } = frame.area();
+    if width < COLUMNS_MIN || height < ROWS_MIN {
+        let text = format!(
+            "ostler top needs {COLUMNS_MIN} columns and {ROWS_MIN} rows; there are {width} and {height}. q quit"
+        );
+        return frame.render_widget(Paragraph::new(text).wrap(Wrap { trim: true }), frame.area());
+    }
+    let wide = width >= WIDE;
     let rows =
         [Constraint::Length(3), Constraint::Length(1), Constraint::Min(1), Constraint::Length(1)];
     let [head, tabs, list, foot] = Layout::vertical(rows).areas(frame.area());
-    frame.render_widget(Paragraph::new(header(shown)), head);
-    frame.render_widget(Paragraph::new(tab_line(shown)), tabs);
+    frame.render_widget(Paragraph::new(header(shown, wide)), head);
+    frame.render_widget(Paragraph::new(tab_line(shown, wide)), tabs);
     let look = shown.chosen.of(shown.look);
-    let widths = |widths: &[Constraint]| widths.to_vec();
-    use Constraint::{Length, Min};
     match shown.chosen.tab {
         Tab::Allocations => {
-            let columns = ["ALLOC", "JOB", "GROUP", "STATUS", "CPU", "MEMORY", "OF"];
-            let of = [Length(8), Min(12), Min(6), Length(9), Length(9), Length(10), Length(10)];
-            table(frame, list, shown, columns, widths(&of), look.allocations.iter().map(alloc));
+            table(frame, list, shown, &ALLOCATIONS, look.allocations.iter().map(alloc))
         }
-        Tab::Devices => {
-            let columns = ["GROUP", "DEVICE", "HEALTH", "HELD BY", "MEASURED"];
-            let of = [Min(14), Min(10), Min(8), Min(10), Length(14)];
-            table(frame, list, shown, columns, widths(&of), look.devices.iter().map(device));
-        }
-        Tab::Plugins => {
-            let columns = ["PLUGIN", "KIND", "VERSION", "STATE", "STRIKES", "CALLS", "P99"];
-            let of = [Min(10), Length(7), Length(9), Length(11), Length(8), Length(10), Length(10)];
-            table(frame, list, shown, columns, widths(&of), look.plugins.iter().map(plugin));
-        }
+        Tab::Devices => table(frame, list, shown, &DEVICES, look.devices.iter().map(device)),
+        Tab::Plugins => table(frame, list, shown, &PLUGINS, look.plugins.iter().map(plugin)),
     }
-    frame.render_widget(Paragraph::new(footer(shown)), foot);
+    frame.render_widget(Paragraph::new(footer(shown, wide)), foot);
 }
 
-fn header(shown: &Shown<'_>) -> Vec<Line<'static>> {
+/// A column of a list.
+struct Column {
+    title: &'static str,
+    /// Its least width.
+    least: u16,
+    /// It has the room that is left.
+    grows: bool,
+    /// Where there is no room for all, the highest goes first; 0 stays.
+    goes: u8,
+}
+
+const fn column(title: &'static str, least: u16, grows: bool, goes: u8) -> Column {
+    Column { title, least, grows, goes }
+}
+
+const ALLOCATIONS: [Column; 7] = [
+    column("ALLOC", 8, false, 0),
+    column("JOB", 12, true, 0),
+    column("GROUP", 6, true, 2),
+    column("STATUS", 9, false, 0),
+    column("CPU", 8, false, 0),
+    column("MEMORY", 10, false, 1),
+    column("OF", 10, false, 3),
+];
+const DEVICES: [Column; 5] = [
+    column("GROUP", 14, true, 1),
+    column("DEVICE", 10, true, 0),
+    column("HEALTH", 9, true, 0),
+    column("HELD BY", 10, true, 0),
+    column("MEASURED", 14, false, 2),
+];
+const PLUGINS: [Column; 7] = [
+    column("PLUGIN", 11, true, 0),
+    column("KIND", 7, false, 1),
+    column("VERSION", 9, false, 4),
+    column("STATE", 11, false, 0),
+    column("STRIKES", 8, false, 0),
+    column("CALLS", 10, false, 3),
+    column("P99", 10, false, 2),
+];
+
+/// The columns, by their number, for which there is room.
+fn fitting(columns: &[Column], width: u16) -> Vec<usize> {
+    let mut kept: Vec<(usize, &Column)> = columns.iter().enumerate().collect();
+    let needs = |kept: &[(usize, &Column)]| {
+        let gaps = kept.len().saturating_sub(1);
+        kept.iter().map(|(_, column)| usize::from(column.least)).sum::<usize>() + gaps
+    };
+    while needs(&kept) > usize::from(width) {
+        let first = kept.iter().enumerate().max_by_key(|(_, (_, column))| column.goes);
+        let Some((at, (_, Column { goes: 1.., .. }))) = first else { break };
+        kept.remove(at);
+    }
+    kept.into_iter().map(|(number, _)| number).collect()
+}
+
+fn header(shown: &Shown<'_>, wide: bool) -> Vec<Line<'static>> {
     let node = &shown.look.node;
     let up = crate::connect::span(std::time::Duration::from_secs_f64(node.up_seconds.max(0.0)));
     let first = match shown.trouble {
-        None => Line::from(format!("{}  up {up}", node.name)),
-        Some(why) => Line::from(Span::styled(why.to_owned(), colour(shown, Color::Red))),
+        None => Line::from(format!("{}  up {up}", one_line(&node.name))),
+        Some(why) => Line::from(Span::styled(one_line(why), colour(shown, Color::Red))),
     };
-    vec![first, Line::from(cpu(node)), Line::from(memory(node))]
+    if wide {
+        return vec![first, Line::from(cpu(node)), Line::from(memory(node))];
+    }
+    let used = cpu_used(node);
+    let cpu = format!("cpu    {used} of {} cores", node.cores);
+    let memory = format!("memory {} of {}", bytes(node.memory_used), bytes(node.memory_total));
+    vec![first, Line::from(cpu), Line::from(memory)]
+}
+
+fn cpu_used(node: &NodeUse) -> String {
+    node.cpu_percent.map_or("–".to_owned(), |percent| format!("{percent:.0} %"))
 }
 
 fn cpu(node: &NodeUse) -> String {
     let share = node.cpu_percent.unwrap_or(0.0) / 100.0;
-    let used = node.cpu_percent.map_or("–".to_owned(), |percent| format!("{percent:.0} %"));
+    let used = cpu_used(node);
     format!(
         "cpu    {} {used:>6} of {} cores, {:.0} of {:.0} MHz assigned",
         bar(share),
@@ -107,20 +181,25 @@ pub(super) fn bytes(count: f64) -> String {
 }
 
 /// The lists, with the one that is shown.
-fn tab_line(shown: &Shown<'_>) -> Line<'static> {
+fn tab_line(shown: &Shown<'_>, wide: bool) -> Line<'static> {
     let look = shown.look;
     let counts = [look.allocations.len(), look.devices.len(), look.plugins.len()];
     let tab = |(number, (tab, count)): (usize, (Tab, usize))| {
-        let style = match tab == shown.chosen.tab {
+        let chosen = tab == shown.chosen.tab;
+        let style = match chosen {
             true => Style::new().add_modifier(Modifier::REVERSED),
             false => Style::new(),
         };
-        [Span::styled(format!("{} {} ({count})", number + 1, tab.name()), style), Span::raw("  ")]
+        let text = match wide || chosen {
+            true => format!("{} {} ({count})", number + 1, tab.name()),
+            false => format!("{} {}", number + 1, tab.name()),
+        };
+        [Span::styled(text, style), Span::raw(if wide { "  " } else { " " })]
     };
     Tab::ALL.into_iter().zip(counts).enumerate().flat_map(tab).collect::<Vec<_>>().into()
 }
 
-fn footer(shown: &Shown<'_>) -> Line<'static> {
+fn footer(shown: &Shown<'_>, wide: bool) -> Line<'static> {
     let chosen = shown.chosen;
     let turned = if chosen.reverse { ", reversed" } else { "" };
     match (chosen.typing, chosen.filter.is_empty()) {
@@ -130,6 +209,7 @@ fn footer(shown: &Shown<'_>) -> Line<'static> {
             chosen.filter,
             chosen.sort.name()
         )),
+        (false, true) if !wide => Line::from(KEYS_NARROW),
         (false, true) => Line::from(format!("{KEYS}  sort: {}{turned}", chosen.sort.name())),
     }
 }
@@ -138,11 +218,15 @@ fn table<const N: usize>(
     frame: &mut Frame<'_>,
     area: Rect,
     shown: &Shown<'_>,
-    columns: [&'static str; N],
-    widths: Vec<Constraint>,
+    columns: &[Column; N],
     rows: impl Iterator<Item = [String; N]>,
 ) {
-    let rows: Vec<_> = rows.skip(shown.chosen.first).map(Row::new).collect();
+    let kept = fitting(columns, area.width);
+    let of = |cells: &[String; N]| {
+        let kept = kept.iter().filter_map(|number| cells.get(*number));
+        Row::new(kept.map(|cell| one_line(cell)).collect::<Vec<_>>())
+    };
+    let rows: Vec<_> = rows.skip(shown.chosen.first).map(|cells| of(&cells)).collect();
     if rows.is_empty() {
         let text = match shown.chosen.filter.is_empty() {
             true => format!("no {}", shown.chosen.tab.name()),
@@ -150,7 +234,14 @@ fn table<const N: usize>(
         };
         return frame.render_widget(Paragraph::new(text), area);
     }
-    let head = Row::new(columns).style(Style::new().add_modifier(Modifier::BOLD));
+    let columns = || kept.iter().filter_map(|number| columns.get(*number));
+    let widths = columns().map(|column| match column.grows {
+        true => Constraint::Min(column.least),
+        false => Constraint::Length(column.least),
+    });
+    let widths: Vec<_> = widths.collect();
+    let titles = columns().map(|column| column.title);
+    let head = Row::new(titles).style(Style::new().add_modifier(Modifier::BOLD));
     frame.render_widget(Table::new(rows, widths).header(head), area);
 }
 
@@ -278,6 +369,54 @@ mod tests {
     }
 
     #[test]
+    fn at_40_columns_every_word_that_is_shown_is_whole() {
+        let mut chosen = Chosen::default();
+        let text = drawn(&chosen, None, (40, 10));
+        let lines: Vec<&str> = text.lines().collect();
+        assert_eq!(lines[1], "cpu    50 % of 2 cores", "{text}");
+        assert_eq!(lines[3], "1 allocations (30) 2 devices 3 plugins", "{text}");
+        let words: Vec<&str> = lines[4].split_whitespace().collect();
+        assert_eq!(words, ["ALLOC", "JOB", "STATUS", "CPU"], "{text}");
+        let words: Vec<&str> = lines[5].split_whitespace().collect();
+        assert_eq!(words, ["0000001d", "job29", "running", "29.0", "%"], "{text}");
+        assert_eq!(lines[9], KEYS_NARROW, "{text}");
+        chosen.press(Key::Char('2'), 0);
+        let text = drawn(&chosen, None, (40, 10));
+        assert!(
+            text.contains("fan0") && text.contains("healthy") && text.contains("web t"),
+            "{text}"
+        );
+        chosen.press(Key::Char('3'), 0);
+        let text = drawn(&chosen, None, (40, 10));
+        assert!(
+            text.contains("driver") && text.contains("running") && text.contains("0 of 5"),
+            "{text}"
+        );
+    }
+
+    #[test]
+    fn a_terminal_that_is_too_small_is_told_what_is_needed() {
+        for size in [(39, 20), (80, 7), (20, 4)] {
+            let text = drawn(&Chosen::default(), None, size).replace('\n', " ");
+            assert!(text.contains("needs 40") && text.contains("8 rows"), "{text}");
+            assert!(!text.contains("job"), "{text}");
+        }
+    }
+
+    #[test]
+    fn columns_go_by_how_little_they_matter_and_the_others_stay_in_their_order() {
+        assert_eq!(fitting(&ALLOCATIONS, 80), [0, 1, 2, 3, 4, 5, 6]);
+        assert_eq!(fitting(&ALLOCATIONS, 60), [0, 1, 2, 3, 4, 5]);
+        assert_eq!(fitting(&ALLOCATIONS, 52), [0, 1, 3, 4, 5]);
+        assert_eq!(fitting(&ALLOCATIONS, 1), [0, 1, 3, 4], "what names a row stays");
+        for list in [&ALLOCATIONS[..], &DEVICES[..], &PLUGINS[..]] {
+            let least: u16 = fitting(list, COLUMNS_MIN).iter().map(|at| list[*at].least + 1).sum();
+            assert!(least - 1 <= COLUMNS_MIN, "the least one has room");
+            assert_eq!(fitting(list, WIDE).len(), list.len(), "all are there where all is said");
+        }
+    }
+
+    #[test]
     fn an_agent_that_does_not_answer_is_told_above_what_was_seen_last() {
         let text = drawn(&Chosen::default(), Some("the agent does not answer"), (80, 10));
         assert!(text.starts_with("the agent does not answer\n"), "{text}");
@@ -291,11 +430,14 @@ mod tests {
         }
         let mut look = look();
         look.allocations[29].job = "a\u{1b}[31mb\nc".into();
+        look.allocations[28].job = "ab\u{202e}dc".into();
         let mut terminal = Terminal::new(TestBackend::new(80, 10)).unwrap();
         let (chosen, trouble) = (Chosen::default(), None);
         let shown = Shown { look: &look, chosen: &chosen, trouble, colours: true };
         terminal.draw(|frame| draw(frame, &shown)).unwrap();
         let cells = terminal.backend().buffer().content.iter();
-        assert!(cells.clone().all(|cell| !cell.symbol().contains(char::is_control)));
+        assert!(cells.clone().all(|cell| !cell.symbol().contains(ostler_model::shown::hides)));
+        let text: String = cells.map(|cell| cell.symbol()).collect();
+        assert!(text.contains(r"ab\u{202e}dc"), "nor do marks of direction: {text}");
     }
 }
