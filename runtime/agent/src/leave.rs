@@ -21,6 +21,11 @@ impl AgentHandle {
     /// Leave as `mode` says. Nothing of the agent runs when this returns, but for tasks that are
     /// left.
     pub async fn leave(&self, mode: LeaveMode) {
+        if self.0.mode.serves()
+            && let Err(error) = self.0.lock.ends()
+        {
+            tracing::debug!(%error, "that the agent ends is not in its lock file");
+        }
         if let LeaveMode::Drain { deadline } = mode {
             self.0.control.drain(deadline).await;
         }

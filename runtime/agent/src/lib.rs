@@ -253,7 +253,7 @@ struct Inner {
     joined: AtomicBool,
     clock: Clock,
     // Last: the directory is free when all else is gone.
-    _lock: DataDirLock,
+    lock: DataDirLock,
 }
 
 /// The one way to a running agent. Clones share it.

@@ -208,7 +208,7 @@ pub(super) async fn begin(options: AgentOptions, open: OpenState) -> Result<Begu
         // From the first request on, before it has joined.
         joined: AtomicBool::new(options.mode == AgentMode::Durable && has_servers),
         clock: options.clock,
-        _lock: lock,
+        lock,
     }));
     let removal = unowned.remove(agent.0.ended.clone());
     *agent.0.unowned.lock().unwrap_or_else(PoisonError::into_inner) = removal;

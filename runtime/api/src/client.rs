@@ -122,7 +122,8 @@ impl ApiClient {
     /// Does an agent listen there, or will as soon as it has started?
     pub async fn is_there(&self) -> bool {
         let stream = clock::timeout(CLIENT_CONNECT_WALL_MAX, dial(self.at(), self.tls.as_ref()));
-        matches!(stream.await, Some(Ok(_))) || self.holder().is_some_and(|holder| holder.serves)
+        let will_be = |holder: Holder| holder.serves && !holder.ends;
+        matches!(stream.await, Some(Ok(_))) || self.holder().is_some_and(will_be)
     }
 
     /// Who has the data directory.
@@ -300,7 +301,13 @@ impl ApiClient {
             None => return Err(asked.clone().failed(Trouble::TooSlow(CLIENT_CONNECT_WALL_MAX))),
         };
         let path = self.placed(path);
-        let broken = |source| asked.clone().failed(Trouble::Broken(source));
+        let without_tls = matches!(self.at(), AgentAt::Tcp { tls: false, .. });
+        let broken = |source: hyper::Error| {
+            asked.clone().failed(match source.is_parse() && without_tls {
+                true => Trouble::NoHttp(source),
+                false => Trouble::Broken(source),
+            })
+        };
         let (mut sender, driver) =
             hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.map_err(broken)?;
         let mut connection = JoinSet::new();
@@ -363,11 +370,16 @@ impl ApiClient {
     fn not_there(&self, source: std::io::Error) -> ClientError {
         let nobody = [ErrorKind::NotFound, ErrorKind::ConnectionRefused].contains(&source.kind());
         match self.holder().filter(|_| nobody) {
-            Some(Holder { pid, serves: true }) => {
+            Some(Holder { pid, ends: true, .. }) => {
+                // Another one may follow it: that is waited for, and said at once when none does.
+                let text = format!("the agent (pid {pid}) is ending and does not answer any more");
+                return ClientError::Starting { text };
+            }
+            Some(Holder { pid, serves: true, .. }) => {
                 let text = format!("the agent (pid {pid}) is starting and does not answer yet");
                 return ClientError::Starting { text };
             }
-            Some(Holder { pid, serves: false }) => {
+            Some(Holder { pid, serves: false, .. }) => {
                 return ClientError::Busy { at: self.at().clone(), pid };
             }
             None => {}

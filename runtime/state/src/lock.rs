@@ -2,7 +2,8 @@
 //!
 //! The lock is the operating system's, on `<dir>/agent.lock`: it goes with the process, however
 //! that ends, so a file left behind blocks nobody. The file holds the owner's pid for the message,
-//! and whether the owner serves: one that has the lock and no socket yet is starting.
+//! whether the owner serves (one that has the lock and no socket yet is starting), and whether it ends (one that
+//! has the lock and no socket any more).
 
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{self, Read as _, Write as _};
@@ -16,6 +17,8 @@ use ostler_model::limits::MIB;
 pub const LOCK_FILE: &str = "agent.lock";
 /// Second line of the file of an agent that serves.
 const SERVES: &str = "serves";
+/// Third line of the file of one that ends.
+const ENDS: &str = "ends";
 /// The kernel's list of locks.
 const LOCKS: &str = "/proc/locks";
 /// Most bytes of it that are read.
@@ -144,6 +147,15 @@ impl DataDirLock {
         written.map_err(|source| LockError::of("write", &self.dir.join(LOCK_FILE), source))
     }
 
+    /// Note in the file of an owner that serves that it ends: whoever finds no socket knows that none comes.
+    ///
+    /// # Errors
+    /// When the file cannot be written.
+    pub fn ends(&self) -> Result<(), LockError> {
+        let written = writeln!(&self.file, "{ENDS}");
+        written.map_err(|source| LockError::of("write", &self.dir.join(LOCK_FILE), source))
+    }
+
     /// The data directory.
     #[must_use]
     pub fn path(&self) -> &Path {
@@ -190,6 +202,8 @@ pub struct Holder {
     pub pid: u32,
     /// It is an agent that serves, or will as soon as it has started; else one of a single command.
     pub serves: bool,
+    /// It is such an agent, and ends.
+    pub ends: bool,
 }
 
 /// Who has the lock of `dir`; none when nobody has, or it cannot be told. Takes no lock, not even for
@@ -198,10 +212,10 @@ pub struct Holder {
 pub fn holder(dir: &Path) -> Option<Holder> {
     let file = File::open(dir.join(LOCK_FILE)).ok()?;
     let inode = file.metadata().ok()?.ino();
-    let (pid, serves) = read_owner(&file)?;
+    let holder = read_owner(&file)?;
     let mut locks = String::new();
     File::open(LOCKS).ok()?.take(LOCKS_BYTES_MAX).read_to_string(&mut locks).ok()?;
-    locks.lines().any(|line| is_held(line, pid, inode)).then_some(Holder { pid, serves })
+    locks.lines().any(|line| is_held(line, holder.pid, inode)).then_some(holder)
 }
 
 /// `1: FLOCK  ADVISORY  WRITE 4711 08:02:12345 0 EOF`. The device is not compared: some file systems
@@ -217,16 +231,18 @@ fn is_held(line: &str, pid: u32, inode: u64) -> bool {
 
 /// The pid in the file, if that process runs: one that died is not who has the lock now.
 fn read_pid(file: &File) -> Option<u32> {
-    read_owner(file).map(|(pid, _)| pid)
+    read_owner(file).map(|holder| holder.pid)
 }
 
-fn read_owner(file: &File) -> Option<(u32, bool)> {
+fn read_owner(file: &File) -> Option<Holder> {
     let mut text = String::new();
     file.take(32).read_to_string(&mut text).ok()?;
     let mut lines = text.lines();
     let pid = lines.next()?.trim().parse().ok()?;
     let serves = lines.next() == Some(SERVES);
-    Path::new("/proc").join(format!("{pid}")).exists().then_some((pid, serves))
+    let ends = serves && lines.next() == Some(ENDS);
+    let lives = Path::new("/proc").join(format!("{pid}")).exists();
+    lives.then_some(Holder { pid, serves, ends })
 }
 
 fn write_pid(file: &mut File) -> io::Result<()> {

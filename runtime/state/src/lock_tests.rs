@@ -53,15 +53,21 @@ fn who_has_a_directory_is_told_without_taking_its_lock() {
     assert_eq!(holder(base.path()), None, "nobody ever had it");
     let mut held = DataDirLock::acquire(base.path()).unwrap();
     let pid = std::process::id();
-    assert_eq!(holder(base.path()), Some(Holder { pid, serves: false }));
+    assert_eq!(holder(base.path()), Some(Holder { pid, serves: false, ends: false }));
     held.serves().unwrap();
-    assert_eq!(holder(base.path()), Some(Holder { pid, serves: true }));
+    assert_eq!(holder(base.path()), Some(Holder { pid, serves: true, ends: false }));
+    held.ends().unwrap();
+    assert_eq!(holder(base.path()), Some(Holder { pid, serves: true, ends: true }));
     let error = DataDirLock::acquire(base.path()).unwrap_err();
     assert!(matches!(error, LockError::InUse { pid: Some(p), .. } if p == pid), "{error:?}");
     drop(held);
     assert_eq!(holder(base.path()), None, "the process runs, and has it no more");
     let _again = DataDirLock::acquire(base.path()).unwrap();
-    assert_eq!(holder(base.path()), Some(Holder { pid, serves: false }), "written anew");
+    assert_eq!(
+        holder(base.path()),
+        Some(Holder { pid, serves: false, ends: false }),
+        "written anew"
+    );
 }
 
 #[test]

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use hyper::Method;
+use tokio_rustls::rustls;
 
 use super::AgentAt;
 use ostler_model::limits::CLIENT_START_WALL_MAX;
@@ -45,7 +46,7 @@ pub enum ClientError {
         #[source]
         source: io::Error,
     },
-    /// An agent is there and did not come so far in time.
+    /// An agent is there, starts or ends, and was not so far in time.
     #[error(
         "{text}; it was waited for {} s: see its log, and try again", CLIENT_START_WALL_MAX.as_secs()
     )]
@@ -95,6 +96,12 @@ pub enum Trouble {
     /// The connection ended early.
     #[error("the connection to the agent broke ({0}); see its log")]
     Broken(#[source] hyper::Error),
+    /// What answers over TCP is no HTTP.
+    #[error(
+        "what answers there does not speak HTTP ({0}); if it is an agent with TLS, give its address with \
+         https:// in place of http://"
+    )]
+    NoHttp(#[source] hyper::Error),
     /// The request has no form.
     #[error("the request cannot be made: {0}")]
     Request(#[source] hyper::http::Error),
@@ -140,9 +147,28 @@ fn refused(status: u16, text: &str) -> String {
     }
 }
 
+/// The next step, where TLS is what fails.
+fn of_tls(at: &AgentAt, source: &io::Error) -> String {
+    let error = source.get_ref().and_then(|error| error.downcast_ref::<rustls::Error>());
+    match error {
+        Some(rustls::Error::InvalidMessage(_)) => {
+            let plain = at.to_string().replacen("https", "http", 1);
+            format!("; it does not answer with TLS: if it has none, give its address as {plain}")
+        }
+        Some(rustls::Error::InvalidCertificate(rustls::CertificateError::UnknownIssuer)) => {
+            "; name the authority that vouches for it with --ca-cert FILE (NOMAD_CACERT)".to_owned()
+        }
+        Some(rustls::Error::InvalidCertificate(
+            rustls::CertificateError::NotValidForName
+            | rustls::CertificateError::NotValidForNameContext { .. },
+        )) => "; name the one that its certificate has with NOMAD_TLS_SERVER_NAME".to_owned(),
+        _ => String::new(),
+    }
+}
+
 fn not_running(at: &AgentAt, data_dir: Option<&Path>, source: &io::Error) -> String {
     if at.socket().is_none() {
-        return format!("the agent at {at} cannot be reached: {source}");
+        return format!("the agent at {at} cannot be reached: {source}{}", of_tls(at, source));
     }
     if source.kind() == io::ErrorKind::PermissionDenied {
         return format!("the agent at {at} is another user's: {source}");

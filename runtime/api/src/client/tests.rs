@@ -106,6 +106,26 @@ async fn an_agent_that_starts_is_waited_for() {
 }
 
 #[tokio::test]
+async fn an_agent_that_ends_is_not_said_to_start_and_its_end_is_told() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut lock = DataDirLock::acquire(dir.path()).unwrap();
+    lock.serves().unwrap();
+    lock.ends().unwrap();
+    let client = ApiClient::new(Address::in_dir(dir.path()), |text, _| {
+        let ends = format!("the agent (pid {}) is ending", std::process::id());
+        assert!(text.starts_with(&ends), "{text}");
+    });
+    assert!(!client.is_there().await, "nor will it be");
+    let ended = async {
+        clock::sleep(CLIENT_START_PAUSE * 2).await;
+        drop(lock);
+    };
+    let (got, ()) = tokio::join!(client.get::<Value>("/v1/jobs"), ended);
+    let text = got.unwrap_err().to_string();
+    assert!(text.starts_with("no agent runs at "), "{text}");
+}
+
+#[tokio::test]
 async fn an_agent_that_is_only_busy_is_not_waited_for() {
     let (got, _) =
         asked(&http("503 Busy", "full"), async |c| c.get::<Value>("/v1/jobs").await).await;
@@ -152,6 +172,22 @@ async fn a_stream_gives_frames_to_its_end() {
     })
     .await;
     assert_eq!(got.unwrap(), [(b"hi".to_vec(), 2), (Vec::new(), 0)]);
+}
+
+#[tokio::test]
+async fn an_answer_that_is_no_http_leads_to_https() {
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    let client = ApiClient::new(Address::of(Some(&url), None).unwrap(), |_, _| {});
+    let serve = async {
+        let (mut stream, _) = listener.accept().await.unwrap();
+        let _request = stream.read(&mut [0; 4096]).await.unwrap();
+        // An alert of TLS.
+        stream.write_all(b"\x15\x03\x01\x00\x02\x02\x46").await.unwrap();
+    };
+    let (got, ()) = tokio::join!(client.get::<Value>("/v1/jobs"), serve);
+    let text = got.unwrap_err().to_string();
+    assert!(text.contains("does not speak HTTP") && text.contains("https://"), "{text}");
 }
 
 #[test]

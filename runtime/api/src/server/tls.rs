@@ -9,6 +9,7 @@ use std::io;
 use std::path::PathBuf;
 use std::sync::{Arc, PoisonError, RwLock};
 
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::rustls::crypto::ring;
@@ -16,6 +17,7 @@ use tokio_rustls::rustls::server::WebPkiClientVerifier;
 use tokio_rustls::rustls::{self, RootCertStore, ServerConfig};
 use tokio_rustls::server::TlsStream;
 
+use ostler_model::limits::API_HEADER_BYTES_MAX;
 use ostler_pem::{self as pem, PemError, certificates};
 
 /// The files of the API's certificate.
@@ -87,8 +89,39 @@ impl ApiTls {
     }
 
     pub(super) async fn accept(&self, stream: TcpStream) -> io::Result<TlsStream<TcpStream>> {
+        let mut first = [0];
+        // A handshake begins with a number, a request with the name of its method.
+        if stream.peek(&mut first).await? == 1 && first.iter().all(u8::is_ascii_uppercase) {
+            tell_of_tls(stream).await?;
+            return Err(io::Error::other("the client speaks HTTP without TLS, and was told so"));
+        }
         let config = Arc::clone(&self.config.read().unwrap_or_else(PoisonError::into_inner));
         TlsAcceptor::from(config).accept(stream).await
+    }
+}
+
+/// What a client is told that speaks HTTP without TLS.
+const SPEAKS_TLS: &str =
+    "this address answers with TLS alone: ask it with https:// in place of http://\n";
+
+/// Answer a request that came without TLS. Whoever calls bounds it in time.
+async fn tell_of_tls(mut stream: TcpStream) -> io::Result<()> {
+    let mut some = [0; 4096];
+    let mut left = API_HEADER_BYTES_MAX;
+    let _begin = stream.read(&mut some).await?;
+    let length = SPEAKS_TLS.len();
+    let answer = format!(
+        "HTTP/1.1 400 Bad Request\r\nContent-Type: text/plain; charset=utf-8\r\nContent-Length: {length}\r\n\
+         Connection: close\r\n\r\n{SPEAKS_TLS}"
+    );
+    stream.write_all(answer.as_bytes()).await?;
+    stream.shutdown().await?;
+    // Closed with something unread, the answer may be lost on its way.
+    loop {
+        match stream.read(&mut some).await? {
+            0 => return Ok(()),
+            read => left = left.checked_sub(read).ok_or(io::ErrorKind::InvalidData)?,
+        }
     }
 }
 
