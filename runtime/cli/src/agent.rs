@@ -54,7 +54,7 @@ pub(super) async fn run(args: &Arc<AgentCommandArgs>, verbose: u8) -> Result<Exi
     let config = given.config()?;
     logging::configure(&given.log(&config.log)).map_err(Stop::Wrong)?;
     let traces = traces::begin(&config.telemetry).map_err(Stop::Wrong)?;
-    let place = Place::of(args.data_dir.clone(), &config)?;
+    let place = Place::of(args.data_dir.clone(), args.socket_dir.clone(), &config)?;
     let cluster = config.cluster.clone();
     let joins = !cluster.servers.is_empty();
     let tls = join::tls(&cluster)?;
@@ -76,7 +76,7 @@ pub(super) async fn run(args: &Arc<AgentCommandArgs>, verbose: u8) -> Result<Exi
         let ways = ToCluster { tls, introduction: args.intro_token.clone(), others };
         let begun = join::join(&agent, &cluster, ways, joined.clone()).await;
         if let Err(stop) = begun {
-            leave(agent, api, LeaveMode::LeaveTasks).await;
+            leave(&place, agent, api, LeaveMode::LeaveTasks).await;
             return Err(stop);
         }
     }
@@ -103,7 +103,7 @@ pub(super) async fn run(args: &Arc<AgentCommandArgs>, verbose: u8) -> Result<Exi
     let what = if drain { "stopping all tasks" } else { "native tasks go on" };
     output::say(&format!("{}: the agent ends, {what}; once more ends it at once", signal.name()));
     tokio::select! {
-        () = leave(agent, api, mode) => {
+        () = leave(&place, agent, api, mode) => {
             traces::end(traces).await;
             output::say("the agent has ended");
             Ok(Exit::Success)
@@ -170,7 +170,7 @@ async fn started(
     };
     let exit = given_up(signal);
     tokio::select! {
-        () = leave(agent, api, LeaveMode::LeaveTasks) => {}
+        () = leave(place, agent, api, LeaveMode::LeaveTasks) => {}
         _again = ending(interrupts) => {}
     }
     Err(exit)
@@ -227,7 +227,8 @@ async fn ending(interrupts: &mut Interrupts) -> Interrupt {
 }
 
 /// The API ends last, so that one can look on while tasks end.
-async fn leave(agent: AgentHandle, api: ApiServer, mode: LeaveMode) {
+async fn leave(place: &Place, agent: AgentHandle, api: ApiServer, mode: LeaveMode) {
+    place.ends();
     let wall = match mode {
         LeaveMode::LeaveTasks => LEAVE_WAIT,
         LeaveMode::Drain { deadline } => deadline + LEAVE_WAIT,

@@ -2,17 +2,18 @@
 //!
 //! ```text
 //! --data-dir ─► data_dir of the configuration ─► memory
-//!        └──────────┬────────────┘                 └ DEFAULT/in-memory: allocations, logs; goes with the agent
-//!                DIR: state, allocations, socket     DEFAULT: socket, lock
+//!        └──────────┬────────────┘                 └ HOME/in-memory: allocations, logs; goes with the agent
+//!                DIR: state, allocations, socket     HOME: socket, lock
 //! ```
-//! `DEFAULT` is the directory where commands look for an agent when none is named.
+//! `HOME` is what `--socket-dir` names, else the directory where commands look for an agent when none is named.
 
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
 use super::start::{StartError, absolute, user_code_dir};
-use ostler_agent::{AgentMode, DataDirLock, STATE_FILE};
+use ostler_agent::{AgentMode, DataDirLock, LockError, STATE_FILE};
+use ostler_api::SOCKET_NAME;
 use ostler_api::client::default_data_dir;
 use ostler_model::causes;
 use ostler_model::config::AgentConfig;
@@ -38,18 +39,28 @@ impl Place {
     ///
     /// # Errors
     /// When a directory cannot be used, or the default one has the state of an agent that kept it.
-    pub(super) fn of(given: Option<PathBuf>, config: &AgentConfig) -> Result<Self, StartError> {
-        match given.or_else(|| config.data_dir.clone()) {
-            Some(dir) => {
+    pub(super) fn of(
+        given: Option<PathBuf>,
+        socket_dir: Option<PathBuf>,
+        config: &AgentConfig,
+    ) -> Result<Self, StartError> {
+        match (given.or_else(|| config.data_dir.clone()), socket_dir) {
+            (Some(dir), Some(_)) => Err(StartError::Agent(format!(
+                "--socket-dir is for an agent without a data directory, and the configuration names {}, where \
+                 the socket is; leave one of them out",
+                dir.display()
+            ))),
+            (Some(dir), None) => {
                 let dir = absolute(dir)?;
                 let mode = AgentMode::Durable;
                 Ok(Self { data_dir: dir.clone(), socket_dir: dir, mode, home: None })
             }
-            None => {
+            (None, Some(home)) => Self::in_memory(&absolute(home)?),
+            (None, None) => {
                 let home = default_data_dir().ok_or_else(|| {
                     StartError::Agent(
                         "no data directory is given and there is no home directory for a socket; \
-                         give --data-dir DIR"
+                         give --socket-dir DIR, or --data-dir DIR"
                             .to_owned(),
                     )
                 })?;
@@ -60,7 +71,10 @@ impl Place {
 
     fn in_memory(home: &Path) -> Result<Self, StartError> {
         let refused = |error: &dyn std::error::Error| StartError::Agent(causes::chain(error));
-        let mut lock = DataDirLock::acquire(home).map_err(|error| refused(&error))?;
+        let mut lock = DataDirLock::acquire(home).map_err(|error| match error {
+            LockError::InUse { pid, .. } => StartError::Agent(occupied(home, pid)),
+            error => refused(&error),
+        })?;
         lock.serves().map_err(|error| refused(&error))?;
         let state = home.join(STATE_FILE);
         if state.exists() {
@@ -84,6 +98,13 @@ impl Place {
         Ok(Self { data_dir, socket_dir, mode, home: Some(lock) })
     }
 
+    /// The agent ends: whoever looks for its socket is told.
+    pub(super) fn ends(&self) {
+        if let Some(Err(error)) = self.home.as_ref().map(DataDirLock::ends) {
+            tracing::debug!(%error, "that the agent ends is not in its lock file");
+        }
+    }
+
     /// Where compiled code outlives the directory; none where it lies in it.
     pub(super) fn code_dir(&self) -> Option<PathBuf> {
         self.home.as_ref().and_then(|_| user_code_dir())
@@ -100,6 +121,18 @@ impl Drop for Place {
             tracing::warn!(%path, %error, "the directory of the agent stays; the next one removes it");
         }
     }
+}
+
+/// Somebody else has the directory of the socket. Nothing of this agent would be kept in it.
+fn occupied(home: &Path, pid: Option<u32>) -> String {
+    let (socket, home) = (home.join(SOCKET_NAME), home.display());
+    let owner = pid
+        .map_or_else(|| "another process".to_owned(), |pid| format!("another agent (pid {pid})"));
+    format!(
+        "{home} is in use by {owner}, and this one would answer there, too, at {}: ask that one, or stop it, or \
+         have this one answer elsewhere with --socket-dir DIR (commands find it with --data-dir DIR)",
+        socket.display()
+    )
 }
 
 fn emptied(dir: &Path) -> io::Result<()> {
@@ -126,7 +159,7 @@ mod tests {
     fn a_named_directory_keeps_jobs_and_the_command_line_comes_before_the_configuration() {
         let config = AgentConfig { data_dir: Some("/configured".into()), ..Default::default() };
         let named =
-            |given: Option<&str>| Place::of(given.map(PathBuf::from), &config).ok().unwrap();
+            |given: Option<&str>| Place::of(given.map(PathBuf::from), None, &config).ok().unwrap();
         for (given, dir) in [(Some("/given"), "/given"), (None, "/configured")] {
             let place = named(given);
             assert_eq!((&*place.data_dir, place.mode), (Path::new(dir), AgentMode::Durable));
@@ -143,11 +176,27 @@ mod tests {
         assert!(!left.exists());
         assert_eq!((&*place.socket_dir, place.mode), (home.path(), AgentMode::InMemory));
         let second = refusal(home.path());
-        assert!(second.contains("is in use by"), "{second}");
+        let pid = std::process::id();
+        let told = format!("{} is in use by another agent (pid {pid})", home.path().display());
+        assert!(second.starts_with(&told) && second.contains("--socket-dir DIR"), "{second}");
         fs::create_dir_all(&place.data_dir).unwrap();
         let dir = place.data_dir.clone();
         drop(place);
         assert!(!dir.exists());
+    }
+
+    #[test]
+    fn the_place_of_an_agent_in_memory_can_be_named_and_not_beside_a_data_directory() {
+        let home = tempfile::tempdir().unwrap();
+        let named = || Some(home.path().to_owned());
+        let place = Place::of(None, named(), &AgentConfig::default()).ok().unwrap();
+        assert_eq!((&*place.socket_dir, place.mode), (home.path(), AgentMode::InMemory));
+        drop(place);
+        let config = AgentConfig { data_dir: Some("/configured".into()), ..Default::default() };
+        match Place::of(None, named(), &config) {
+            Err(StartError::Agent(why)) => assert!(why.contains("/configured"), "{why}"),
+            other => panic!("{:?}", other.is_ok()),
+        }
     }
 
     #[test]

@@ -62,13 +62,18 @@ impl Somebody {
 
     /// An agent that is ready.
     async fn agent(&self) -> Agent {
+        self.agent_with(&[], "jobs are kept in memory and end with the agent").await
+    }
+
+    /// The same with these arguments, of which it says this.
+    async fn agent_with(&self, more: &[&str], says: &str) -> Agent {
         let config = self.home.path().join("keeps.hcl");
         std::fs::write(&config, KEEPS).unwrap();
-        let args = ["agent", "--config", config.to_str().unwrap()];
+        let args = [&["agent", "--config", config.to_str().unwrap()], more].concat();
         let mut child = self.command(&args).stderr(Stdio::piped()).spawn().unwrap();
         let stderr = BufReader::new(child.stderr.take().unwrap()).lines();
         let mut agent = Agent { child, stderr };
-        agent.hears("jobs are kept in memory and end with the agent").await;
+        agent.hears(says).await;
         agent
     }
 
@@ -174,6 +179,26 @@ async fn a_second_agent_without_a_directory_is_told_of_the_first() {
     assert_eq!(second.status.code(), Some(3));
     let said = String::from_utf8_lossy(&second.stderr).into_owned();
     assert!(said.contains("is in use by another agent"), "{said}");
+    // One for development has no data directory to choose: it is told what there is to choose.
+    let config = somebody.home.path().join("keeps.hcl");
+    let dev = ["agent", "--dev", "--config", config.to_str().unwrap()];
+    let second = somebody.command(&dev).output().await.unwrap();
+    assert_eq!(second.status.code(), Some(3));
+    let said = String::from_utf8_lossy(&second.stderr).into_owned();
+    let pid = agent.child.id().unwrap();
+    assert!(said.contains(&format!("is in use by another agent (pid {pid})")), "{said}");
+    assert!(said.contains("--socket-dir DIR") && !said.contains("use another data"), "{said}");
     assert!(somebody.ask(&["node", "status"]).await.contains("raw_exec"), "the first one answers");
+
+    let place = somebody.home.path().join("beside");
+    let place = place.to_str().unwrap();
+    let beside =
+        somebody.agent_with(&["--dev", "--socket-dir", place], "nothing is kept at its end").await;
+    somebody.ask(&["node", "status", "--data-dir", place]).await;
+    assert_eq!(beside.ends(Signal::TERM).await, Some(0));
+    assert!(
+        somebody.ask(&["node", "status"]).await.contains("raw_exec"),
+        "the first one still does"
+    );
     assert_eq!(agent.ends(Signal::TERM).await, Some(0));
 }

@@ -38,6 +38,7 @@ Examples:
   ostler agent --data-dir ./data --servers 10.0.0.7    run what the servers of a cluster say
   ostler -v agent --data-dir ./data                    log more
   ostler agent --dev                                   try raw_exec too; the answer is how to reach it
+  ostler agent --dev --socket-dir /tmp/try             the same beside another agent, which has the usual place
   ostler agent --http 127.0.0.1:4646                   with a page at http://127.0.0.1:4646/ui/
 
 Signals:
@@ -62,6 +63,11 @@ pub(crate) struct AgentCommandArgs {
         "Made when it is missing. Without it the configuration's. The socket of an agent in memory is where \
          commands look: in /var/lib/ostler for root, else ~/.local/state/ostler"))]
     pub data_dir: Option<PathBuf>,
+
+    /// Where commands find an agent without a data directory: its socket is made there. In place of
+    /// /var/lib/ostler for root, else ~/.local/state/ostler, so that it can be there beside another agent
+    #[arg(long, value_name = "DIR", conflicts_with = "data_dir")]
+    pub socket_dir: Option<PathBuf>,
 
     #[arg(long, value_name = "DIR", env = "OSTLER_JOBS_DIR", hide_env_values = true,
         help = of_key("jobs_dir", "In place of the configuration's"))]
