@@ -164,10 +164,22 @@ pub(super) async fn alone<T>(
     Ok(told)
 }
 
-/// As [`running`], for a command that needs an agent for a part of its work: nothing is said.
+/// As [`running`], for a command that needs an agent for a part of its work: nothing is said, unless the environment
+/// names one that is not there.
 pub(super) async fn running_silent(args: &AgentArgs) -> Option<ApiClient> {
     let client = addressed(args)?;
-    client.is_there().await.then_some(client)
+    if client.is_there().await {
+        return Some(client);
+    }
+    let named =
+        AddressArgs::of_words([]).and_then(|at| at.address).is_some_and(|at| !at.is_empty());
+    if named && args.data_dir.is_none() {
+        let at = client.at();
+        output::say(&format!(
+            "no agent answers at {at}, which OSTLER_ADDR names: one is started for this command alone"
+        ));
+    }
+    None
 }
 
 /// The agent of the data directory, or of the environment, unless another configuration is wanted than it may

@@ -616,13 +616,14 @@ async fn with_tls_the_command_line_knows_the_agent_by_its_authority() {
     };
     let ca = certificates.file("ca.pem");
     asks(&ca, &[]).await.said(0, &[]);
-    asks(&others.file("ca.pem"), &[]).await.said(3, &["cannot be reached"]);
+    asks(&others.file("ca.pem"), &[]).await.said(3, &["cannot be reached", "--ca-cert FILE"]);
     asks(&ca, &[("NOMAD_TLS_SERVER_NAME", "node1.example")]).await.said(0, &[]);
-    asks(&ca, &[("NOMAD_TLS_SERVER_NAME", "other.example")]).await.said(3, &["cannot be reached"]);
-    // Plain HTTP is no way around it.
+    let other = asks(&ca, &[("NOMAD_TLS_SERVER_NAME", "other.example")]).await;
+    other.said(3, &["cannot be reached", "NOMAD_TLS_SERVER_NAME"]);
+    // Plain HTTP is no way around it, and whoever tries is told.
     let plain = format!("http://{}", open.at);
     let asked = with_input(command(["job", "status", "--address", &plain]), b"").await;
-    assert_ne!(asked.code, Some(0));
+    asked.said(2, &["answers with TLS alone", "https:// in place of http://"]);
     // A new certificate, of somebody else, from the next connection on.
     for name in ["server.pem", "server-key.pem"] {
         std::fs::copy(others.file(name), certificates.file(name)).unwrap();
@@ -632,6 +633,50 @@ async fn with_tls_the_command_line_knows_the_agent_by_its_authority() {
         asks(&others.file("ca.pem"), &[]).await.code == Some(0)
     })
     .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_job_file_is_validated_by_the_agent_at_a_url_for_the_bearer_of_a_token() {
+    let open = Open::start(TOKENS).await;
+    let (url, token) = (format!("http://{}", open.at), open.token(&["submit"]).await);
+    let text = |key: &str| {
+        let config = format!("{key} = \"/bin/true\"");
+        format!(
+            "job \"j\" {{\n group \"g\" {{\n task \"t\" {{\n driver = \"raw_exec\"\n config {{\n {config}\n }}\n }}\n \
+             }}\n}}\n"
+        )
+    };
+    let right = open.agent.file("right.hcl", &text("command"));
+    let wrong = open.agent.file("wrong.hcl", &text("comand"));
+    let asks = async |file: &Path, token: &str| {
+        let mut asked = command(["job", "validate", file.to_str().unwrap()]);
+        asked.env("OSTLER_ADDR", &url).env("OSTLER_TOKEN", token);
+        with_input(asked, b"").await
+    };
+    // An agent of the command alone would have no raw_exec, and say so.
+    let valid = asks(&right, &token).await;
+    valid.said(0, &[]);
+    assert!(valid.stdout.contains("is valid"), "{valid:#?}");
+    assert!(!valid.stderr.contains("raw_exec"), "{valid:#?}");
+    asks(&wrong, &token).await.said(2, &["wrong.hcl:6:2", "comand"]);
+    let unknown = asks(&right, "not a token").await;
+    unknown.said(3, &["ACL token not found", &url]);
+    assert!(!unknown.stdout.contains("is valid"), "{unknown:#?}");
+    // An agent that is named and not there is not replaced in silence.
+    open.agent.signal(Signal::KILL);
+    let Open { agent, .. } = open;
+    let (_, _data) = agent.ended().await;
+    asks(&right, &token).await.said(0, &["no agent answers at", "started for this command alone"]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn who_asks_an_agent_without_tls_as_one_with_it_is_told_so() {
+    let (certificates, open) = (Certificates::new(), Open::start("").await);
+    let (ca, url) = (certificates.file("ca.pem"), format!("https://{}", open.at));
+    let asked = command(["job", "status", "--address", &url, "--ca-cert", &ca]);
+    let asked = with_input(asked, b"").await;
+    asked
+        .said(3, &["does not answer with TLS", &format!("give its address as http://{}", open.at)]);
 }
 
 #[tokio::test(flavor = "multi_thread")]
