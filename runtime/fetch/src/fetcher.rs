@@ -210,18 +210,22 @@ impl Inner {
                 progress(0, None);
                 self.fetch(ask, None, progress).await?
             }
-            Some(key) => {
-                let (cache, wanted) = (Arc::clone(&self.cache), key.clone());
-                match blocking(move |stop| cache.find(&wanted, stop)).await? {
-                    Some(kept) => Got::kept(kept),
-                    None => {
-                        progress(0, None);
-                        self.joined(ask, key, progress).await?
-                    }
+            Some(key) => match self.kept(&key).await? {
+                Some(got) => got,
+                None => {
+                    progress(0, None);
+                    self.joined(ask, key, progress).await?
                 }
-            }
+            },
         };
         self.judged(&ask.source, got).await
+    }
+
+    /// What is kept under this key.
+    async fn kept(&self, key: &Key) -> Result<Option<Got>, ArtifactError> {
+        let (cache, key) = (Arc::clone(&self.cache), key.clone());
+        let kept = blocking(move |stop| cache.find(&key, stop)).await?;
+        Ok(kept.map(Got::kept))
     }
 
     /// One download for all who want the same at the same time.
@@ -268,7 +272,12 @@ impl Inner {
             let tell: FetchProgress = Arc::new(move |bytes, of| {
                 let _nobody = told.send((bytes, of));
             });
-            let result = this.fetch(&ask, Some(key), &tell).await;
+            // A download may have ended between the look of whoever asks and this one's begin.
+            let result = match this.kept(&key).await {
+                Ok(None) => this.fetch(&ask, Some(key), &tell).await,
+                Ok(Some(got)) => Ok(got),
+                Err(error) => Err(error),
+            };
             let _nobody = done_to.send(Some(result));
         });
         let _work = AbortOnDropHandle::new(work);

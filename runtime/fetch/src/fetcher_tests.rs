@@ -45,3 +45,32 @@ fn those_who_show_a_server_something_else_do_not_wait_for_each_other() {
     assert_ne!(flight("one"), flight("two"));
     assert!(!flight("secret").contains("secret"));
 }
+
+#[tokio::test]
+async fn who_asks_when_a_download_has_just_ended_does_not_begin_another_one() {
+    let data = tempfile::tempdir().unwrap();
+    let fetcher = Fetcher::begin(FetchOptions {
+        data_dir: data.path().to_owned(),
+        // A download of its own would fail.
+        program: data.path().join("nothing"),
+        config: ArtifactConfig::default(),
+        insecure: Vec::new(),
+        trust: TrustConfig::default(),
+        clock: Clock::system(),
+    })
+    .unwrap();
+    let bytes = b"of a module";
+    let sum: Checksum = Digest::of(bytes).tagged().parse().unwrap();
+    let ask = ask(&format!("https://h/x?checksum={sum}"), "one");
+    let key = key(&ask.source).unwrap();
+    let progress: FetchProgress = Arc::new(|_, _| {});
+    let inner = &fetcher.0;
+    assert!(inner.joined(&ask, key.clone(), &progress).await.is_err(), "nothing is kept yet");
+
+    let file = data.path().join("brought");
+    std::fs::write(&file, bytes).unwrap();
+    // The look of whoever asks was before this, and there is no download any more that it could wait for.
+    inner.cache.keep(&key, &file, &sum, None).unwrap().unwrap();
+    let got = inner.joined(&ask, key, &progress).await.unwrap();
+    assert_eq!(std::fs::read(got.path()).unwrap(), bytes);
+}
