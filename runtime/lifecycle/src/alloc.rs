@@ -129,7 +129,7 @@ impl PreviousAlloc {
     /// The allocation behind this handle.
     #[must_use]
     pub fn of(handle: &AllocHandle) -> Self {
-        Self { id: handle.id(), phase: handle.phase(), asked: handle.newest.subscribe() }
+        Self { id: handle.id(), phase: handle.phase(), asked: handle.0.newest.subscribe() }
     }
 }
 
@@ -216,7 +216,10 @@ impl AllocRunner {
 /// The way to an allocation's owner. Clones share it; when the last one goes, the owner leaves as
 /// in [`AllocHandle::shutdown`].
 #[derive(Clone)]
-pub struct AllocHandle {
+pub struct AllocHandle(Arc<AllocWay>);
+
+/// What all clones of an [`AllocHandle`] share: ten thousand of them are copied for a list.
+struct AllocWay {
     id: AllocId,
     newest: watch::Publisher<Arc<Allocation>>,
     dir: PathBuf,
@@ -235,20 +238,20 @@ impl AllocHandle {
     /// Its id.
     #[must_use]
     pub fn id(&self) -> AllocId {
-        self.id
+        self.0.id
     }
 
     /// What was asked: the newest copy.
     #[must_use]
     pub fn allocation(&self) -> Arc<Allocation> {
-        Arc::clone(&self.newest.borrow())
+        Arc::clone(&self.0.newest.borrow())
     }
 
     /// A newer copy of what is asked. Of several that come close together only the newest is
     /// looked at; one that is not newer (by `modify_index`) is ignored, and so is one of another
     /// allocation. `desired` stop ends the allocation. Never waits.
     pub fn update(&self, allocation: Arc<Allocation>) {
-        self.newest.send_if_modified(|newest| {
+        self.0.newest.send_if_modified(|newest| {
             let newer = allocation.id == newest.id && allocation.modify_index > newest.modify_index;
             if newer {
                 *newest = allocation;
@@ -260,31 +263,31 @@ impl AllocHandle {
     /// States as they come, primed with the present one; only the newest is kept.
     #[must_use]
     pub fn state(&self) -> watch::Subscriber<AllocState> {
-        self.state.clone()
+        self.0.state.clone()
     }
 
     /// Where the owner is.
     #[must_use]
     pub fn phase(&self) -> PhaseWatch {
-        self.phase.clone()
+        self.0.phase.clone()
     }
 
     /// Its directory.
     #[must_use]
     pub fn dir(&self) -> PathBuf {
-        self.dir.clone()
+        self.0.dir.clone()
     }
 
     /// The logs of a task, once they are open. Followers of them outlive the allocation's owner.
     #[must_use]
     pub fn task_logs(&self, task: &TaskName) -> Option<Arc<TaskLogs>> {
-        self.logs.get(task)?.get()
+        self.0.logs.get(task)?.get()
     }
 
     /// The logs of a task, waited for until they are open; none when the allocation ends without. May be
     /// dropped and called again.
     pub async fn logs_opened(&self, task: &TaskName) -> Option<Arc<TaskLogs>> {
-        let (mut opened, mut phase) = (self.logs_changed.clone(), self.phase());
+        let (mut opened, mut phase) = (self.0.logs_changed.clone(), self.phase());
         loop {
             // Seen before looking: what comes later wakes the wait below.
             opened.borrow_and_update();
@@ -316,6 +319,7 @@ impl AllocHandle {
     pub async fn stop_with(&self, reason: impl Into<String>, skip_shutdown_delay: bool) {
         // An error means that the owner has ended.
         let _gone = self
+            .0
             .requests
             .send(Box::new(Request::Stop { reason: reason.into(), skip_shutdown_delay }))
             .await;
@@ -354,7 +358,7 @@ impl AllocHandle {
     /// the request.
     pub async fn judge(&self, healthy: bool) {
         // An error means that the owner has ended.
-        let _gone = self.requests.send(Box::new(Request::Judge { healthy })).await;
+        let _gone = self.0.requests.send(Box::new(Request::Judge { healthy })).await;
     }
 
     /// Run a command inside a running task.
@@ -373,32 +377,32 @@ impl AllocHandle {
     /// Wait until every task is dead, post-run hooks ran and the last states are durable (or the
     /// agent left). The state at that point.
     pub async fn wait_done(&self) -> AllocState {
-        let mut phase = self.phase.clone();
+        let mut phase = self.0.phase.clone();
         // An error means the owner is gone; the state it left is the last one.
         let _gone = phase.wait_for(|phase| phase.ended()).await;
-        self.state.borrow().clone()
+        self.0.state.borrow().clone()
     }
 
     /// Stop it if need be, then remove its directory and records. Idempotent; errors of the removal
     /// are logged. The phase reached: [`AllocPhase::Destroyed`], unless the agent left first.
     pub async fn destroy(&self) -> AllocPhase {
-        let _gone = self.requests.send(Box::new(Request::Destroy)).await;
-        let mut phase = self.phase.clone();
+        let _gone = self.0.requests.send(Box::new(Request::Destroy)).await;
+        let mut phase = self.0.phase.clone();
         let over = |phase: &AllocPhase| matches!(phase, AllocPhase::Destroyed | AllocPhase::Left);
         // An error means the owner is gone; the phase it left is the last one.
         let _gone = phase.wait_for(over).await;
-        *self.phase.borrow()
+        *self.0.phase.borrow()
     }
 
     /// The agent leaves: the owner ends, tasks run on, no hooks run. Returns when the owner is gone.
     pub async fn shutdown(&self) {
-        let _gone = self.requests.send(Box::new(Request::Shutdown)).await;
-        self.requests.closed().await;
+        let _gone = self.0.requests.send(Box::new(Request::Shutdown)).await;
+        self.0.requests.closed().await;
     }
 
     /// What its running tasks use now; nothing of the others.
     pub async fn usage(&self) -> BTreeMap<TaskName, Usage> {
-        let Some(tasks) = self.tasks.upgrade() else {
+        let Some(tasks) = self.0.tasks.upgrade() else {
             return BTreeMap::new();
         };
         let mut used = BTreeMap::new();
@@ -411,13 +415,13 @@ impl AllocHandle {
     /// What the checks of its services say, as far as those are there now; in file order.
     #[must_use]
     pub fn checks(&self) -> Arc<[CheckResult]> {
-        Arc::clone(&self.checks.borrow())
+        Arc::clone(&self.0.checks.borrow())
     }
 
     /// How its hooks went: an entry for each hook and kind of call.
     #[must_use]
     pub fn hook_times(&self) -> Vec<HookTime> {
-        self.times.entries()
+        self.0.times.entries()
     }
 
     async fn ask<T>(
@@ -425,7 +429,7 @@ impl AllocHandle {
         request: impl FnOnce(oneshot::Sender<Result<T, RequestError>>) -> Request,
     ) -> Result<T, RequestError> {
         let (reply, answer) = oneshot::channel();
-        self.requests.send(Box::new(request(reply))).await.map_err(|_| RequestError::Gone)?;
+        self.0.requests.send(Box::new(request(reply))).await.map_err(|_| RequestError::Gone)?;
         answer.await.map_err(|_| RequestError::Gone)?
     }
 }

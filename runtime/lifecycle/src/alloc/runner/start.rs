@@ -14,7 +14,7 @@ use crate::alloc::hooks::{AllocHook, AllocScope, Background, FirstRun, HookTimes
 use crate::alloc::machine::{AllocEffect, AllocInput, AllocMachine, RecordedAlloc};
 use crate::alloc::phases::Phases;
 use crate::alloc::services::AllocServices;
-use crate::alloc::{AllocHandle, AllocRunnerConfig, AllocRunnerError, RestoredAlloc};
+use crate::alloc::{AllocHandle, AllocRunnerConfig, AllocRunnerError, AllocWay, RestoredAlloc};
 use crate::by_task::ByTask;
 use crate::kinds::Kinds;
 use crate::queue;
@@ -92,7 +92,7 @@ fn start(
     let node_services = config.services.clone();
     let services =
         AllocServices::new(node_services, Arc::clone(&config.host_ip), Arc::clone(&allocation));
-    let handle = AllocHandle {
+    let handle = AllocHandle(Arc::new(AllocWay {
         id: allocation.id,
         dir: config.alloc_root.join(allocation.id.to_string()),
         newest,
@@ -104,7 +104,7 @@ fn start(
         logs_changed: members.logs_changed,
         times: times.clone(),
         checks: services.results.subscribe(),
-    };
+    }));
     let close = CloseOnDrop(background.clone());
     let scope = AllocScope {
         allocation,
