@@ -62,6 +62,48 @@ async fn output_of_a_task_is_followed() {
 }
 
 #[tokio::test]
+async fn the_way_back_from_a_file_leads_to_its_directory_and_files_have_addresses() {
+    let Some(page) = Page::open("").await else { return };
+    let alloc = page.service("web", "echo ready; exec sleep 600").await;
+    let files = format!("/ui/allocations/{alloc}/files");
+    let at = async |path: &str| {
+        page.browser
+            .until(&format!("location.pathname === {}", json!(format!("{files}{path}"))))
+            .await;
+    };
+    // From the tab, whatever task was shown before.
+    page.show(&format!("allocations/{alloc}/logs/t")).await;
+    page.browser.shows("ready").await;
+    let tab =
+        "[...document.querySelectorAll('[role=tab]')].find((tab) => tab.innerText === 'Files')";
+    page.browser.value(&format!("{tab}.click()")).await;
+    at("").await;
+    for step in ["/alloc", "/alloc/logs", "/alloc/logs/t.stdout.0"] {
+        page.browser.click(&format!(".list-row a[href='{files}{step}']")).await;
+        at(step).await;
+    }
+    page.browser.shows("ready").await;
+    page.browser.value("history.back()").await;
+    at("/alloc/logs").await;
+    page.browser.shows("t.stderr.0").await;
+    page.browser.value("history.back()").await;
+    at("/alloc").await;
+    page.browser
+        .until(&format!(
+            "document.querySelector(\".list-row a[href='{files}/alloc/logs']\") !== null"
+        ))
+        .await;
+    // The address of a file is one to come back to.
+    page.show(&format!("allocations/{alloc}/files/alloc/logs/t.stdout.0")).await;
+    page.browser.shows("ready").await;
+    page.browser.click(".tools button").await;
+    at("/alloc/logs").await;
+    page.show(&format!("allocations/{alloc}/files/alloc/no-such-file")).await;
+    page.browser.shows("That did not work").await;
+    page.browser.close().await;
+}
+
+#[tokio::test]
 async fn a_device_is_shown_with_its_holder_when_it_is_assigned() {
     let root = sysfs();
     let Some(page) = Page::open(&granted("pci", "root", root.path())).await else { return };

@@ -42,6 +42,67 @@ async fn what_comes_from_tasks_stays_text() {
 }
 
 #[tokio::test]
+async fn what_hides_or_turns_in_a_name_is_seen_and_stands_in_no_id() {
+    let Some(page) = Page::open("").await else { return };
+    let mut job =
+        crate::support::http::job("bill", "printf 'out\\342\\200\\256tuo\\n'; exec sleep 600");
+    job["Job"]["Name"] = "fdp\u{202e}exe".into();
+    let path = page.agent.file("bill.json", &job.to_string());
+    page.agent.ask(&["job", "run", path.to_str().unwrap()]).await.said(0, &[]);
+    let alloc = page.agent.alloc("bill").await;
+    let hidden =
+        "document.body.innerText.includes('\\u202e') || document.title.includes('\\u202e')";
+    for (view, shows) in [
+        ("jobs".to_owned(), r"fdp\u{202e}exe"),
+        ("jobs/bill".to_owned(), r"fdp\u{202e}exe"),
+        (format!("allocations/{alloc}/logs/t"), r"out\u{202e}tuo"),
+    ] {
+        page.show(&view).await;
+        page.browser.shows(shows).await;
+        assert_eq!(page.browser.value(hidden).await, false, "{view}");
+    }
+    job["Job"]["ID"] = "bi\u{202e}ll".into();
+    let path = page.agent.file("turned.json", &job.to_string());
+    let refused = page.agent.ask(&["job", "run", path.to_str().unwrap()]).await;
+    refused.said(2, &["contains U+202E", "leave it out"]);
+    page.browser.close().await;
+}
+
+#[tokio::test]
+async fn the_button_says_what_the_agent_says_of_the_token() {
+    let button = "document.querySelector('[data-token]').innerText";
+    let Some(open) = Page::open("").await else { return };
+    open.show("jobs").await;
+    assert_eq!(open.browser.value(button).await, "Token");
+    // The tab has one, of another agent at this address: here there are none.
+    open.browser.value("sessionStorage.setItem('ostler-token', 'of another')").await;
+    open.show("jobs").await;
+    open.browser.until(&format!("{button} === 'Token not needed here'")).await;
+    open.browser.click("[data-token]").await;
+    open.browser.click("dialog [name=token]").await;
+    open.browser.keys("some").await;
+    open.browser.keys(key::ENTER).await;
+    open.browser.shows("this agent knows no tokens").await;
+    open.browser.close().await;
+
+    let Some(page) = Page::open("acl { enabled = true }\n").await else { return };
+    let create = ["token", "create", "--json", "--name", "page", "--policy", "operate"];
+    let made = page.agent.json(&create).await;
+    page.browser.go(&format!("http://{}/ui/jobs", page.at)).await;
+    page.browser.click("dialog [name=token]").await;
+    page.browser.keys(made["SecretID"].as_str().unwrap()).await;
+    page.browser.keys(key::ENTER).await;
+    page.is_live().await;
+    page.browser.until(&format!("{button} === 'Token in use'")).await;
+    page.show("jobs").await;
+    page.browser.until(&format!("{button} === 'Token in use'")).await;
+    page.agent.ask(&["token", "delete", made["AccessorID"].as_str().unwrap()]).await.said(0, &[]);
+    page.browser.go(&format!("http://{}/ui/jobs", page.at)).await;
+    page.browser.until(&format!("{button} === 'Token refused'")).await;
+    page.browser.close().await;
+}
+
+#[tokio::test]
 async fn the_policy_lets_nothing_run_that_the_page_did_not_bring() {
     let Some(page) = Page::open("").await else { return };
     page.show("").await;
@@ -119,7 +180,7 @@ async fn a_token_is_asked_for_kept_for_the_tab_and_sent_with_everything() {
     page.browser.shows("ready").await;
     page.show(&format!("allocations/{alloc}/terminal/t")).await;
     page.browser.click("[data-open-terminal]:not([disabled])").await;
-    let screen = "document.querySelector('.terminal-lines').innerText";
+    let screen = "(document.querySelector('.terminal-lines')?.innerText ?? '')";
     page.browser.until(&format!("{screen}.trim() !== ''")).await;
     page.browser.keys(&format!("echo $((40 + 2))!{}", key::ENTER)).await;
     page.browser.until(&format!("{screen}.includes('42!')")).await;

@@ -84,6 +84,16 @@ export function tone(state) {
   return found ? found[0] : 'rest';
 }
 
+// As `hides` in runtime/model/src/shown.rs; tabs and ends of lines stay.
+const HIDES = /[\u0000-\u0008\u000b\u000c\u000e-\u001f\u007f-\u009f\u00ad\u061c\u180e\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb\u{e0000}-\u{e007f}]/u;
+const ALL_THAT_HIDES = new RegExp(HIDES.source, 'gu');
+
+/** A text in which nothing is hidden and nothing turned: what would be is written as `\u{202e}`. */
+export function visible(text) {
+  if (!HIDES.test(text)) return text;
+  return text.replace(ALL_THAT_HIDES, (c) => `\\u{${c.codePointAt(0).toString(16)}}`);
+}
+
 /** A text without the control sequences of terminals, which a list of lines cannot follow. */
 export function plain(text) {
   return text.replace(/\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\-_])/g, '')

@@ -1,7 +1,7 @@
 // Small things that views are made of.
 
 import { classes, html, useEffect, useRef, useState } from './html.js';
-import { ago, moment, tone } from './format.js';
+import { ago, moment, tone, visible } from './format.js';
 import { feed, useTables, useTick } from './store.js';
 
 /** A state by its word and, beside it, its colour and shape. */
@@ -76,7 +76,7 @@ export function Ago({ time }) {
 
 /** Heading of a view, with what can be done. */
 export function Heading({ title, state, under, children }) {
-  useEffect(() => { document.title = `${title} · Ostler`; }, [title]);
+  useEffect(() => { document.title = `${visible(title)} · Ostler`; }, [title]);
   return html`<header class="heading">
     <div><h1 tabindex="-1">${title}</h1>${state && html` <${Status} state=${state} />`}${under && html`<p class="quiet">${under}</p>`}</div>
     <div class="actions">${children}</div>

@@ -1,7 +1,7 @@
 // What is around every view: navigation, how the feed is, the token, light and dark, the list of shortcuts.
 
 import { classes, html, useEffect, useRef, useState } from './html.js';
-import { ask, setToken, token } from './api.js';
+import { Problem, ask, setToken, token } from './api.js';
 import { confirm } from './dialog.js';
 import { restart } from './feed.js';
 import { Link, go, usePlace } from './place.js';
@@ -37,6 +37,21 @@ function applyTheme(theme) {
 applyTheme(stored());
 matchMedia('(prefers-color-scheme: dark)').addEventListener('change', () => themeChanged.dispatchEvent(new Event('change')));
 
+/** What the agent says of the token that this tab has: the word at the button. */
+const standing = new store.One();
+
+/** Ask the agent who bears the token that is kept. Without one there is nothing to ask. */
+async function look() {
+  if (!token()) return standing.put(null);
+  try {
+    const own = await ask('GET', 'v1/acl/token/self', { quiet: true });
+    return standing.put({ word: 'in use', name: own.Name });
+  } catch (error) {
+    const word = error.status === 400 ? 'not needed here' : error.status === 403 || error.status === 401 ? 'refused' : 'kept';
+    return standing.put({ word, name: error.message });
+  }
+}
+
 /** Ask for a token. */
 export function askToken(why) {
   confirm({
@@ -48,11 +63,14 @@ export function askToken(why) {
       const before = token();
       setToken(text.trim());
       try {
-        // One that is not known, or may not even look, is said here.
-        if (text.trim()) await ask('GET', 'v1/jobs', { query: { namespace: '*', per_page: 1 }, quiet: true });
+        // One that is not known is said here, and that there are none.
+        if (text.trim()) await ask('GET', 'v1/acl/token/self', { quiet: true });
       } catch (error) {
         setToken(before);
+        if (error.status === 400) throw new Problem('this agent knows no tokens: whoever reaches it may do everything', { next: 'Its configuration would say acl { enabled = true }.' });
         throw error;
+      } finally {
+        look();
       }
       restart();
     },
@@ -78,7 +96,7 @@ export function Shell({ children }) {
           aria-current=${path === view ? 'page' : undefined}>${title}<${Count} of=${path} /></${Link}></li>`)}</ul>
         <div class="side-foot">
           <${Feed} />
-          <button class="quiet-button" onClick=${() => askToken('')}>${token() ? 'Token in use' : 'Token'}</button>
+          <${TokenButton} />
           <button class="quiet-button" onClick=${turn} data-theme-switch>Theme: ${theme}</button>
           <button class="quiet-button" onClick=${() => setHelp(true)}>Shortcuts ( ? )</button>
         </div>
@@ -86,6 +104,16 @@ export function Shell({ children }) {
       <main id="main" tabindex="-1">${children}</main>
     </div>
     ${help && html`<${Help} close=${() => setHelp(false)} />`}`;
+}
+
+/** Which token is used: as the agent says it, not as the tab remembers it. */
+function TokenButton() {
+  store.useTables(standing, store.feed);
+  const state = store.feed.value?.state;
+  // Again when the agent answers again: it may be another one, or know the token no more.
+  useEffect(() => { look(); }, [state === 'live', state === 'denied']);
+  const { word, name } = (token() && standing.value) || {};
+  return html`<button class="quiet-button" title=${name} onClick=${() => askToken('')} data-token>${word ? `Token ${word}` : token() ? 'Token kept' : 'Token'}</button>`;
 }
 
 const TABLES = { jobs: store.jobs, allocations: store.allocs, deployments: store.deployments, devices: store.devices, plugins: store.plugins };

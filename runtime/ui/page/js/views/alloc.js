@@ -34,7 +34,7 @@ function useAlloc(id) {
   return { ...state, again: () => setRound((count) => count + 1) };
 }
 
-export function AllocView({ id, rest: [tab = 'overview', task] }) {
+export function AllocView({ id, rest: [tab = 'overview', ...below] }) {
   const { alloc, error, gone, again } = useAlloc(id);
   if (error && !alloc) return html`<${Heading} title=${short(id)} /><${Trouble} error=${error} again=${again} />`;
   if (!alloc) return html`<${Heading} title=${short(id)} /><${Loading} what="the allocation" />`;
@@ -43,8 +43,8 @@ export function AllocView({ id, rest: [tab = 'overview', task] }) {
   const names = tasks.length ? tasks : Object.keys(alloc.AllocatedResources?.Tasks ?? {});
   // The first that is not over: that of a start-up step is seldom looked for.
   const first = names.find((name) => alloc.TaskStates?.[name]?.State === 'running') ?? names[0];
-  const now = names.includes(task) ? task : first;
-  const show = (to, of = now) => go('allocations', id, to, of);
+  const now = tab !== 'files' && names.includes(below[0]) ? below[0] : first;
+  const show = (to, of = now) => go('allocations', id, to, ...(['logs', 'terminal'].includes(to) && of ? [of] : []));
   return html`
     <${Heading} title=${alloc.Name} state=${allocState(row)}>
       <${Actions} alloc=${alloc} row=${row} names=${names} />
@@ -54,7 +54,7 @@ export function AllocView({ id, rest: [tab = 'overview', task] }) {
     <${Tabs} label="Of the allocation" tabs=${TABS} now=${tab} choose=${(to) => show(to)} />
     ${tab === 'overview' && html`<${Overview} alloc=${alloc} row=${row} names=${names} />`}
     ${tab === 'logs' && html`<${Logs} key=${now} id=${id} tasks=${names} task=${now} choose=${(of) => show('logs', of)} />`}
-    ${tab === 'files' && html`<${Files} id=${id} />`}
+    ${tab === 'files' && html`<${Files} id=${id} path=${below} />`}
     ${tab === 'terminal' && html`<${Terminal} key=${now} id=${id} tasks=${names} task=${now} running=${alloc.TaskStates?.[now]?.State === 'running'} choose=${(of) => show('terminal', of)} />`}`;
 }
 

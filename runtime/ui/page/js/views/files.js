@@ -1,10 +1,12 @@
-// Files of an allocation: looked through, read as text, saved.
+// Files of an allocation: looked through, read as text, saved. The address names what is shown, so that the browser's
+// own way back leads to the directory before.
 
-import { html, useState } from '../html.js';
+import { html } from '../html.js';
 import { get, send } from '../api.js';
 import { note } from '../dialog.js';
 import { bytes, moment, plain } from '../format.js';
 import { Empty, Loading, Trouble, useRead } from '../parts.js';
+import { Link, go } from '../place.js';
 import { List } from '../table.js';
 
 /** Of a larger file, the first bytes are shown. */
@@ -12,30 +14,39 @@ const SHOWN = 256 * 1024;
 /** Largest file that is saved from here: it is in memory first. */
 const SAVED = 64 * 1024 * 1024;
 
-const COLUMNS = (open) => [
-  { key: 'name', title: 'Name', width: 'minmax(160px, 2fr)', sort: (file) => (file.IsDir ? '0' : '1') + file.Name, cell: (file) => html`<button class="link" onClick=${() => open(file)}>${file.Name}${file.IsDir ? '/' : ''}</button>` },
+const COLUMNS = (to) => [
+  { key: 'name', title: 'Name', width: 'minmax(160px, 2fr)', sort: (file) => (file.IsDir ? '0' : '1') + file.Name, cell: (file) => html`<${Link} to=${to(file)}>${file.Name}${file.IsDir ? '/' : ''}</${Link}>` },
   { key: 'size', title: 'Size', width: '110px', end: true, sort: (file) => file.Size, cell: (file) => (file.IsDir ? '' : bytes(file.Size)) },
   { key: 'mode', title: 'Mode', width: '130px', cell: (file) => html`<span class="mono quiet">${file.FileMode}</span>` },
   { key: 'time', title: 'Changed', width: '180px', end: true, sort: (file) => file.ModTime, cell: (file) => html`<span class="quiet">${moment(file.ModTime)}</span>` },
 ];
 
-export function Files({ id }) {
-  const [path, setPath] = useState([]);
-  const [file, setFile] = useState(null);
-  const to = (next) => { setFile(null); setPath(next); };
-  const open = (entry) => (entry.IsDir ? to([...path, entry.Name]) : setFile(entry));
+/** `path`: the parts of what is shown, below the allocation's directory. */
+export function Files({ id, path }) {
+  const at = (parts) => ['allocations', id, 'files', ...parts];
   const crumbs = ['files', ...path];
   return html`
-    <nav class="crumbs" aria-label="Directory">${crumbs.map((name, index) => html`<span key=${index}><button class="link" onClick=${() => to(path.slice(0, index))}>${name}</button> / </span>`)}${file && html`<b>${file.Name}</b>`}</nav>
-    ${file ? html`<${FileText} id=${id} path=${[...path, file.Name].join('/')} file=${file} close=${() => setFile(null)} />`
-      : html`<${Directory} key=${path.join('/')} id=${id} path=${path} open=${open} />`}`;
+    <nav class="crumbs" aria-label="Directory">${crumbs.map((name, index) => html`<span key=${index}>${index < path.length || index === 0
+      ? html`<${Link} to=${at(path.slice(0, index))}>${name}</${Link}> / ` : html`<b>${name}</b>`}</span>`)}</nav>
+    <${Entry} key=${path.join('/')} id=${id} path=${path} at=${at} />`;
 }
 
-function Directory({ id, path, open }) {
+/** What is there: a directory, or a file. */
+function Entry({ id, path, at }) {
+  const whole = `/${path.join('/')}`;
+  const read = useRead((signal) => (path.length ? get(`v1/client/fs/stat/${id}`, { path: whole }, signal) : Promise.resolve({ IsDir: true })), [id, whole]);
+  if (read.error) return html`<${Trouble} error=${read.error} again=${read.again} />`;
+  if (!read.value) return html`<${Loading} what="the entry" />`;
+  if (read.value.IsDir) return html`<${Directory} id=${id} path=${path} at=${at} />`;
+  return html`<${FileText} id=${id} path=${whole} file=${read.value} close=${() => go(...at(path.slice(0, -1)))} />`;
+}
+
+function Directory({ id, path, at }) {
   const read = useRead((signal) => get(`v1/client/fs/ls/${id}`, { path: `/${path.join('/')}` }, signal), [id, path.join('/')]);
   if (read.error) return html`<${Trouble} error=${read.error} again=${read.again} />`;
   if (!read.value) return html`<${Loading} what="the directory" />`;
-  return html`<${List} label="Files" columns=${COLUMNS(open)} rows=${read.value} rowKey=${(entry) => entry.Name} order="name" open=${open} height="60vh"
+  const to = (entry) => at([...path, entry.Name]);
+  return html`<${List} label="Files" columns=${COLUMNS(to)} rows=${read.value} rowKey=${(entry) => entry.Name} order="name" open=${(entry) => go(...to(entry))} height="60vh"
     empty=${html`<${Empty} title="The directory is empty" />`} />`;
 }
 

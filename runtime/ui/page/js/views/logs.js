@@ -2,7 +2,7 @@
 
 import { html, useEffect, useRef, useState } from '../html.js';
 import { pieces } from '../api.js';
-import { plain } from '../format.js';
+import { plain, visible } from '../format.js';
 import { Trouble } from '../parts.js';
 
 /** Bytes of the past that are read at first. */
@@ -37,7 +37,7 @@ function Output({ id, task, kind, follows, unfollow, wrap }) {
     view.replaceChildren();
     let kept = 0;
     const put = (text) => {
-      const shown = plain(text);
+      const shown = visible(plain(text));
       if (!shown) return;
       view.append(document.createTextNode(shown));
       kept += shown.length;
