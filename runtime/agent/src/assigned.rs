@@ -19,6 +19,7 @@ use ostler_model::ids::{AllocId, JobId};
 use ostler_model::saved::AcknowledgedState;
 use ostler_node::{NodeIdError, NodeView};
 use ostler_state::StateError;
+use ostler_trace::Registration;
 
 impl AgentHandle {
     /// From now on servers say what runs here: jobs are refused. `false`: the agent has jobs of its own,
@@ -102,7 +103,17 @@ impl AgentHandle {
         for alloc in &allocs {
             self.check_all(&alloc.job)?;
         }
-        self.0.control.assign(job, allocs).await
+        let new = allocs.iter().any(|alloc| self.alloc(alloc.id).is_none());
+        if !new || !ostler_trace::is_recording() {
+            return self.0.control.assign(job, allocs).await;
+        }
+        // Servers say nothing of traces: one begins here.
+        let registration = Registration::begin(None, job.as_str(), job.namespace(), "servers");
+        let assigning = async {
+            self.belongs(&job, registration.context).await;
+            self.0.control.assign(job.clone(), allocs).await
+        };
+        registration.run(assigning).await
     }
 
     /// Stop one of them.

@@ -20,6 +20,7 @@ use ostler_model::rollout::Deployment;
 use ostler_model::saved::{JobOrigin, JobRecord};
 use ostler_model::session::{ExecCommand, ExecSession};
 use ostler_model::signal::full_name;
+use ostler_trace::TraceContext;
 
 impl AgentHandle {
     /// Make jobs run as the files of the jobs directory say, where there is one.
@@ -117,7 +118,8 @@ impl AgentHandle {
         self.0.control.register(Arc::new(job), options).await
     }
 
-    /// Go back to an earlier version of a job; see [`ostler_control::ControlHandle::revert`].
+    /// Go back to an earlier version of a job; see [`ostler_control::ControlHandle::revert`]. `trace`: where its
+    /// allocations belong in a trace.
     ///
     /// # Errors
     /// As there.
@@ -126,13 +128,22 @@ impl AgentHandle {
         id: &JobId,
         version: u64,
         enforce: Option<u64>,
+        trace: Option<TraceContext>,
     ) -> Result<Registered, SubmitError> {
         self.takes_jobs()?;
+        self.belongs(id, trace).await;
         self.0.control.revert(id, version, enforce).await
     }
 
+    /// What is placed of a job from now on belongs there in a trace; nothing where none are recorded.
+    pub(super) async fn belongs(&self, job: &JobId, trace: Option<TraceContext>) {
+        if ostler_trace::is_recording() {
+            self.0.control.trace(job, trace).await;
+        }
+    }
+
     /// Give a group of a job another count: a new version of it. `expected`: only if the job is at this
-    /// index.
+    /// index; `trace`: where its allocations belong in a trace.
     ///
     /// # Errors
     /// When there is no such job or group, it does not allow that count or not now, and as
@@ -143,6 +154,7 @@ impl AgentHandle {
         group: &GroupName,
         count: u32,
         expected: Option<u64>,
+        trace: Option<TraceContext>,
     ) -> Result<Registered, SubmitError> {
         self.takes_jobs()?;
         let view = self.job(id).ok_or_else(|| SubmitError::Unknown { job: id.clone() })?;
@@ -150,6 +162,7 @@ impl AgentHandle {
         // Of two who scale at once, one is told.
         let options = RegisterOptions {
             enforce_job_modify_index: expected.or(Some(view.record.job_modify_index)),
+            trace,
             ..RegisterOptions::default()
         };
         self.register(job.map_err(SubmitError::Scale)?, options).await

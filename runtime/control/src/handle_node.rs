@@ -1,12 +1,14 @@
-//! What is asked of the node as a whole, and of what failed on it.
+//! What is asked of the node as a whole, and of what failed on it; where in a trace it belongs.
 
 use super::{ControlHandle, registered};
 use crate::error::SubmitError;
 use crate::machine::{Answer, Ask, JobAction};
 use crate::node_drain::{NodeAsk, NodeAskError};
+use crate::owner::Message;
 use crate::views::Registered;
 use ostler_model::ids::JobId;
 use ostler_model::scheduling::NodeScheduling;
+use ostler_trace::TraceContext;
 
 impl ControlHandle {
     /// Give what failed of a job its successors now, whatever its `reschedule` says: its new allocations.
@@ -29,6 +31,15 @@ impl ControlHandle {
         match self.ask(Ask::Schedule(asked)).await {
             Some(Answer::Scheduled(result)) => result,
             _ => Err(NodeAskError::Leaving),
+        }
+    }
+
+    /// What is placed of a job by later requests belongs there in a trace, or in none. For requests that have no
+    /// place for it as [`crate::RegisterOptions`] has; decides nothing.
+    pub async fn trace(&self, job: &JobId, trace: Option<TraceContext>) {
+        let message = Message::Trace { job: job.clone(), trace };
+        if self.queue.send(message).await.is_err() {
+            tracing::debug!(%job, "the agent ends: what is asked has no trace");
         }
     }
 

@@ -39,7 +39,7 @@ use ostler_lifecycle::task::env::NodeFacts;
 use ostler_model::alloc::AllocState;
 use ostler_model::artifact::Artifacts;
 use ostler_model::clock::{self, Clock, Stopwatch};
-use ostler_model::ids::AllocId;
+use ostler_model::ids::{AllocId, JobId};
 use ostler_model::limits::CONTROL_QUEUE_MAX;
 use ostler_model::network::Networks;
 use ostler_model::other_nodes::OtherNodes;
@@ -47,6 +47,7 @@ use ostler_model::ports::{BoxFuture, Drivers, Workloads};
 use ostler_model::rng::Rng;
 use ostler_node::{Node, NodeChanges, NodeView};
 use ostler_state::StateStore;
+use ostler_trace::TraceContext;
 
 /// Events in a row after which an alarm that is due comes before further ones.
 const EVENTS_BEFORE_ALARM: u32 = 64;
@@ -148,6 +149,11 @@ pub(crate) enum Message {
         reply: oneshot::Sender<Answer>,
     },
     ControlEvent(ControlEvent),
+    /// What is placed of the job from now on belongs there in a trace, or in none.
+    Trace {
+        job: JobId,
+        trace: Option<TraceContext>,
+    },
     Close,
 }
 
@@ -266,6 +272,9 @@ impl Owner {
                 self.asked(ask, reply);
             }
             Message::ControlEvent(event) => self.feed(event),
+            Message::Trace { job, trace } => {
+                self.traces.registered(&job, trace, self.shared.options.clock.now())
+            }
             Message::Close => {}
         }
     }

@@ -1,9 +1,10 @@
 //! Traces of a job's way, as a collector gets them: the program is built with the feature `otel` here
 //! (`Cargo.toml`, dev-dependencies).
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::convert::Infallible;
 use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -17,12 +18,17 @@ use opentelemetry_proto::tonic::common::v1::any_value::Value as AnyValue;
 use opentelemetry_proto::tonic::trace::v1::Span;
 use prost::Message as _;
 use rustix::process::Signal;
+use serde_json::json;
 use tokio::net::TcpListener;
+use tokio_rustls::TlsAcceptor;
+use tokio_rustls::rustls::ServerConfig;
+use tokio_rustls::rustls::crypto::ring::default_provider;
+use tokio_rustls::rustls::pki_types::PrivateKeyDer;
 use tokio_util::task::AbortOnDropHandle;
 
 use crate::support::agent_process::{AgentProcess, Home};
 use crate::support::http::{Client, job};
-use crate::support::system::eventually;
+use crate::support::system::{eventually, until};
 use crate::support::{KEEPS, PATIENCE};
 
 const TRACE: &str = "4bf92f3577b34da6a3ce929d0e0e4736";
@@ -80,6 +86,11 @@ async fn take(
 
 impl Collector {
     async fn start() -> Self {
+        Self::behind(None).await
+    }
+
+    /// The same with TLS.
+    async fn behind(tls: Option<TlsAcceptor>) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let (address, taken) = (listener.local_addr().unwrap(), Arc::<Mutex<Taken>>::default());
         let into = Arc::clone(&taken);
@@ -88,7 +99,16 @@ impl Collector {
                 let into = Arc::clone(&into);
                 let service = service_fn(move |request| take(Arc::clone(&into), request));
                 let http = hyper::server::conn::http1::Builder::new();
-                tokio::spawn(http.serve_connection(TokioIo::new(stream), service));
+                match tls.clone() {
+                    None => {
+                        drop(tokio::spawn(http.serve_connection(TokioIo::new(stream), service)))
+                    }
+                    Some(tls) => drop(tokio::spawn(async move {
+                        // Whoever does not trust it hangs up.
+                        let Ok(stream) = tls.accept(stream).await else { return };
+                        let _ended = http.serve_connection(TokioIo::new(stream), service).await;
+                    })),
+                }
             }
         });
         Self { address, taken, _serving: AbortOnDropHandle::new(serving) }
@@ -208,6 +228,122 @@ async fn one_trace_leads_from_the_callers_request_over_hooks_and_plugins_to_the_
     assert!(taken.paths.iter().all(|path| path == "POST /v1/traces"), "{:?}", taken.paths);
     assert!(taken.services.iter().all(|name| name == "node-7"), "{:?}", taken.services);
     assert!(taken.keys.iter().all(|key| key == "k1"), "{:?}", taken.keys);
+}
+
+#[tokio::test]
+async fn going_back_and_scaling_are_in_the_traces_of_who_asked_for_them() {
+    let collector = Collector::start().await;
+    let endpoint = format!(
+        "traces {{\n endpoint = \"http://{}\"\n sample_percent = 0\n }}",
+        collector.address
+    );
+    let agent = tracing_agent(&endpoint, "", |_| {}).await;
+    let client = client(&agent);
+    for script in ["exec sleep 1000", "exec sleep 1001"] {
+        let mut body = job("web", script);
+        body["Job"]["Update"] = json!({"MinHealthyTime": 0, "HealthyDeadline": 60_000_000_000_u64});
+        let answer = client.put("/v1/jobs", Some(body)).await.json();
+        let alloc = answer["Registered"]["Placed"][0].as_str().unwrap().to_owned();
+        client.alloc_when(&alloc, |alloc| alloc["ClientStatus"] == "running").await;
+    }
+    let other = TRACE.replace('4', "5");
+    for (trace, path, body, by) in [
+        (TRACE, "revert", json!({"JobID": "web", "JobVersion": 0}), "revert"),
+        (&other, "scale", json!({"Count": 2, "Target": {"Group": "g"}}), "scale"),
+    ] {
+        // A job whose version is being rolled out takes no other count.
+        until("the deployment is over", async || {
+            client.get("/v1/job/web/deployment").await.json()["Status"] == "successful"
+        })
+        .await;
+        let header = format!("00-{trace}-{CALLER}-01");
+        let path = format!("/v1/job/web/{path}");
+        let body = body.to_string().into();
+        let answer = client.send_with("PUT", &path, &[("traceparent", &header)], body).await.json();
+        let alloc = answer["Registered"]["Placed"][0].as_str().unwrap().to_owned();
+        let of_trace = |name: &str| {
+            let hex = |bytes: &[u8]| bytes.iter().map(|b| format!("{b:02x}")).collect::<String>();
+            let spans = collector.spans().into_iter();
+            spans
+                .filter(|span| span.name == name && hex(&span.trace_id) == trace)
+                .collect::<Vec<_>>()
+        };
+        eventually(&format!("the start of {by}"), || {
+            of_trace("allocation start").iter().any(|span| attribute(span, "alloc") == alloc)
+        })
+        .await;
+        let [begin] = &of_trace("job register")[..] else { panic!("one span of {by}") };
+        assert_eq!(
+            (attribute(begin, "by"), attribute(begin, "job")),
+            (by.to_owned(), "web".to_owned())
+        );
+        assert_eq!(attribute(begin, "evaluation"), answer["EvalID"].as_str().unwrap());
+        let starts = of_trace("allocation start");
+        assert!(starts.iter().all(|start| start.parent_span_id == begin.span_id), "{starts:#?}");
+    }
+    let traces: BTreeSet<_> = collector.spans().into_iter().map(|span| span.trace_id).collect();
+    assert_eq!(traces.len(), 2, "what nobody records is not recorded");
+    stopped(agent).await;
+}
+
+/// A collector with TLS at `localhost`, and the file of the authority that vouches for it.
+async fn with_tls(dir: &Path) -> (Collector, PathBuf) {
+    let mut params = rcgen::CertificateParams::new([]).unwrap();
+    params.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
+    let key = rcgen::KeyPair::generate().unwrap();
+    let authority = rcgen::CertifiedIssuer::self_signed(params, key).unwrap();
+    let file = dir.join("ca.pem");
+    std::fs::write(&file, authority.pem()).unwrap();
+    let key = rcgen::KeyPair::generate().unwrap();
+    let params = rcgen::CertificateParams::new(["localhost".to_owned()]).unwrap();
+    let certificate = params.signed_by(&key, &authority).unwrap();
+    let key = PrivateKeyDer::try_from(key.serialize_der()).unwrap();
+    let config = ServerConfig::builder_with_provider(Arc::new(default_provider()))
+        .with_safe_default_protocol_versions()
+        .unwrap()
+        .with_no_client_auth()
+        .with_single_cert(vec![certificate.der().clone()], key)
+        .unwrap();
+    (Collector::behind(Some(TlsAcceptor::from(Arc::new(config)))).await, file)
+}
+
+#[tokio::test]
+async fn a_collector_with_tls_is_trusted_by_its_authority_and_another_is_said_once() {
+    let (ours, theirs) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let (collector, authority) = with_tls(ours.path()).await;
+    let (_, other) = with_tls(theirs.path()).await;
+    let endpoint =
+        format!("traces {{ endpoint = \"https://localhost:{}\" }}", collector.address.port());
+    let agent = tracing_agent(&endpoint, "", |command| {
+        command.env("SSL_CERT_FILE", &authority);
+    })
+    .await;
+    client(&agent).put("/v1/jobs", Some(job("web", "exec sleep 1000"))).await;
+    collector.has("allocation start").await;
+    let log = stopped(agent).await;
+    assert!(!log.contains("does not take traces"), "{log}");
+    let taken = collector.spans().len();
+
+    let mut agent = tracing_agent(&endpoint, "", |command| {
+        command.env("SSL_CERT_FILE", &other);
+    })
+    .await;
+    let client = client(&agent);
+    for id in ["one", "two"] {
+        let answer = client.put("/v1/jobs", Some(job(id, "exec sleep 1000"))).await.json();
+        let alloc = answer["Registered"]["Placed"][0].as_str().unwrap().to_owned();
+        client.alloc_when(&alloc, |alloc| alloc["ClientStatus"] == "running").await;
+        if id == "one" {
+            let said = agent.hears("the collector does not take traces").await;
+            assert!(
+                said.contains("no TLS with localhost") && said.contains("SSL_CERT_FILE"),
+                "{said}"
+            );
+        }
+    }
+    let log = stopped(agent).await;
+    assert_eq!(log.matches("the collector does not take traces").count(), 1, "{log}");
+    assert_eq!(collector.spans().len(), taken, "nothing was told to it");
 }
 
 #[tokio::test]

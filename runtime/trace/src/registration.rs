@@ -20,7 +20,7 @@ pub struct Registration {
 
 impl Registration {
     /// A registration begins. `parent`: what the request says of where it comes from; `by`: what gives the job
-    /// (`api`, `file`, `run`).
+    /// (`api`, `file`, `run`), or how it is changed (`revert`, `scale`, `servers`).
     #[must_use]
     pub fn begin(parent: Option<TraceParent>, job: &str, namespace: &str, by: &str) -> Self {
         let ids = recording::begin(parent);

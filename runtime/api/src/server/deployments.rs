@@ -4,12 +4,13 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use axum::extract::State;
+use axum::http::HeaderMap;
 use axum::response::Response;
 
 use super::allocs;
 use super::error::Failure;
 use super::evaluations;
-use super::jobs::{self, Body, read_body};
+use super::jobs::{self, Body, read_body, trace_parent};
 use super::json::change;
 use super::json::deployment::deployment as shown;
 use super::params::{Asked, Params};
@@ -21,6 +22,7 @@ use ostler_model::alloc::Allocation;
 use ostler_model::ids::{AllocId, GroupName, JobId};
 use ostler_model::job::Job;
 use ostler_model::rollout::Deployment;
+use ostler_trace::Registration;
 use ostler_wire::{
     Absent, AllocHealthRequest, DeploymentChanged, PauseRequest, PromoteRequest, RevertRequest,
     StableRequest, StableSet,
@@ -183,13 +185,19 @@ pub(super) async fn judge(
 /// `PUT /v1/job/ID/revert`
 pub(super) async fn revert(
     Asked { api, id, params }: Asked,
+    headers: HeaderMap,
     body: Body,
 ) -> Result<Response, Failure> {
     let RevertRequest { job_id, job_version, enforce_prior_version } = read_body(body)?;
     let id = named(&params, &id, &job_id)?;
-    let registered = api.agent.revert(&id, job_version, enforce_prior_version).await?;
+    let parent = trace_parent(&headers);
+    let registration = Registration::begin(parent, id.as_str(), id.namespace(), "revert");
+    let trace = registration.context;
+    let reverting = api.agent.revert(&id, job_version, enforce_prior_version, trace);
+    let registered = registration.run(reverting).await?;
     let index = registered.answer_index();
     let evaluation = evaluations::of_registration(&id, &registered);
+    registration.done(registered.version, index, Some(&evaluation));
     let answer = change::registered(registered, index, evaluation, Vec::new());
     Ok(reply::at_index(index, reply::json(&params, &answer)?))
 }

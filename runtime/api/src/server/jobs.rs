@@ -182,7 +182,7 @@ async fn drivers(api: &Api, job: &Job) {
 /// The header by which a request says in which trace it is.
 const TRACEPARENT: &str = "traceparent";
 
-fn trace_parent(headers: &HeaderMap) -> Option<TraceParent> {
+pub(super) fn trace_parent(headers: &HeaderMap) -> Option<TraceParent> {
     TraceParent::parse(headers.get(TRACEPARENT)?.to_str().ok()?)
 }
 

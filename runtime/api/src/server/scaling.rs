@@ -5,6 +5,7 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use axum::extract::State;
+use axum::http::HeaderMap;
 use axum::response::Response;
 
 use super::error::Failure;
@@ -20,6 +21,7 @@ use ostler_model::ids::{GroupName, JobId};
 use ostler_model::job::{Job, TaskGroup};
 use ostler_model::limits::{SCALING_EVENT_BYTES_MAX, SCALING_EVENTS_MAX};
 use ostler_model::placement::ScalingPolicy;
+use ostler_trace::Registration;
 use ostler_wire::{
     self as wire, GroupScaleStatus, JobScaleStatus, ScalingEvent, ScalingPolicyStub, ScalingRequest,
 };
@@ -82,6 +84,7 @@ fn read(request: &ScalingRequest, id: &JobId) -> Result<(GroupName, Option<u32>)
 /// `PUT /v1/job/ID/scale`
 pub(super) async fn scale(
     Asked { api, id, params }: Asked,
+    headers: HeaderMap,
     body: Body,
 ) -> Result<Response, Failure> {
     let request: ScalingRequest = read_body(body)?;
@@ -101,9 +104,14 @@ pub(super) async fn scale(
         }
         Some(count) => {
             let expected = Some(request.job_modify_index).filter(|index| *index > 0);
-            let registered = api.agent.scale(&job.record.job.id, &group, count, expected).await?;
+            let id = &job.record.job.id;
+            let parent = jobs::trace_parent(&headers);
+            let registration = Registration::begin(parent, id.as_str(), id.namespace(), "scale");
+            let scaling = api.agent.scale(id, &group, count, expected, registration.context);
+            let registered = registration.run(scaling).await?;
             let index = registered.answer_index();
-            let evaluation = evaluations::of_registration(&job.record.job.id, &registered);
+            let evaluation = evaluations::of_registration(id, &registered);
+            registration.done(registered.version, index, Some(&evaluation));
             (index, change::registered(registered, index, evaluation, Vec::new()))
         }
     };

@@ -54,7 +54,14 @@ impl CollectorClient {
         let tls = self.tls.get_or_init(machine_tls).as_ref();
         let tls = tls.ok_or("this machine has no certificate authorities")?;
         let name = ServerName::try_from(host.to_owned())?;
-        Ok(Box::new(tls.connect(name, stream).await?))
+        let connected = tls.connect(name, stream).await;
+        let stream = connected.map_err(|error| {
+            format!(
+                "no TLS with {host}: {error}; who vouches for it must be an authority of this machine, or in the \
+                 file that SSL_CERT_FILE names"
+            )
+        })?;
+        Ok(Box::new(stream))
     }
 
     async fn ask(&self, request: Request<Bytes>) -> Result<Response<Bytes>, HttpError> {
