@@ -89,6 +89,12 @@ impl AgentHandle {
         self.0.control.alloc_refs(wanted)
     }
 
+    /// The index at which one of them went last; 0: none did since the agent began.
+    #[must_use]
+    pub fn allocs_forgot(&self) -> u64 {
+        self.0.control.allocs_forgot()
+    }
+
     /// The ids of all of them.
     #[must_use]
     pub fn alloc_ids(&self) -> BTreeSet<AllocId> {

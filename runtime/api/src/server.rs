@@ -60,6 +60,7 @@ mod services;
 mod shares;
 mod snapshot;
 mod socket;
+mod stub_render;
 mod tls;
 mod tokens;
 mod ui;

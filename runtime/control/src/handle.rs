@@ -131,6 +131,12 @@ impl ControlHandle {
             .collect()
     }
 
+    /// The index at which one of them went last; 0: none did.
+    #[must_use]
+    pub fn allocs_forgot(&self) -> u64 {
+        self.look(Tables::forgot)
+    }
+
     /// The ids of all of them.
     #[must_use]
     pub fn alloc_ids(&self) -> BTreeSet<AllocId> {

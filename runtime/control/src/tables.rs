@@ -73,6 +73,8 @@ pub struct Tables {
     /// Whether the node takes what is new, and how it is emptied.
     scheduling: NodeScheduling,
     index: u64,
+    /// The index at which an allocation was forgotten last.
+    forgot: u64,
     /// What changed visibly since the last look; nothing of what is restored.
     noted: Vec<NotedChange>,
 }
@@ -91,6 +93,7 @@ impl Tables {
             stage: Stage::Starting,
             scheduling: NodeScheduling::default(),
             index: recorded.saturating_add(1).max(millis),
+            forgot: 0,
             noted: Vec::new(),
         }
     }
@@ -118,6 +121,13 @@ impl Tables {
     #[must_use]
     pub const fn index(&self) -> u64 {
         self.index
+    }
+
+    /// The index at which an allocation was forgotten last: a list of them from before then may name one that is
+    /// gone. 0: none was.
+    #[must_use]
+    pub const fn forgot(&self) -> u64 {
+        self.forgot
     }
 
     /// How far the agent is.
@@ -412,7 +422,7 @@ impl Tables {
                 self.by_job.remove(job);
             }
         }
-        self.next_index();
+        self.forgot = self.next_index();
         Some(entry)
     }
 }

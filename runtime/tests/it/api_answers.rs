@@ -7,10 +7,10 @@ use std::path::PathBuf;
 
 use hyper::StatusCode;
 use ostler_model::limits::{API_BODY_BYTES_MAX, API_DRAIN_BYTES_MAX};
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::support::PATIENCE;
-use crate::support::http::{Served, job};
+use crate::support::http::{Client, Served, job, within};
 
 const IDLE: &str = "while :; do sleep 1; done";
 
@@ -200,5 +200,59 @@ async fn what_is_wrong_with_a_job_of_a_program_is_said_with_the_keys_that_lead_t
         let said = "error: TaskGroups[0] (\"g\") > Tasks[0] (\"t\") > Resources > CPU: CPU must be";
         assert!(text.starts_with(said) && !text.contains("^^"), "{text}");
     }
+    served.stop().await;
+}
+
+/// The list of allocations, as it is kept and as it is made anew, until both say the same and it has what is
+/// wanted of its only allocation.
+async fn listed_when(client: &Client, wanted: impl Fn(&Value) -> bool) -> Value {
+    within(async {
+        loop {
+            let made_anew = client.get("/v1/allocations?pretty").await.json();
+            let kept = client.get("/v1/allocations").await.json();
+            if kept == made_anew && kept.as_array().unwrap().iter().any(&wanted) {
+                return kept;
+            }
+            tokio::task::yield_now().await;
+        }
+    })
+    .await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_list_that_is_asked_for_again_and_again_says_what_has_changed() {
+    let served = Served::start().await;
+    let client = &served.client;
+    assert_eq!(client.get("/v1/allocations").await.text(), "[]");
+    let mut job = job("web", "while :; do sleep 1; done");
+    job["Job"]["TaskGroups"][0]["ReschedulePolicy"] = json!({
+        "Unlimited": true, "Delay": 3_600_000_000_000_u64, "DelayFunction": "constant",
+    });
+    assert_eq!(client.put("/v1/jobs", Some(job)).await.status, StatusCode::OK);
+    let task = |alloc: &Value| alloc["TaskStates"]["t"].clone();
+    let list = listed_when(client, |alloc| task(alloc)["State"] == "running").await;
+    let alloc = list[0]["ID"].as_str().unwrap().to_owned();
+    assert_eq!(listed_when(client, |_| true).await, list, "nothing happened");
+
+    let restart = format!("/v1/client/allocation/{alloc}/restart");
+    assert_eq!(client.put(&restart, Some(json!({}))).await.status, StatusCode::OK);
+    let started = |alloc: &Value| {
+        let events = task(alloc)["Events"].as_array().unwrap().clone();
+        events.iter().filter(|event| event["Type"] == "Started").count()
+    };
+    listed_when(client, |alloc| started(alloc) == 2).await;
+
+    let signal = format!("/v1/client/allocation/{alloc}/signal");
+    let kill = json!({ "Signal": "SIGKILL", "Task": "t" });
+    assert_eq!(client.put(&signal, Some(kill)).await.status, StatusCode::OK);
+    let failed = |alloc: &Value| alloc["ClientStatus"] == "failed";
+    let later = |alloc: &Value| alloc["FollowupEvalID"] != "";
+    listed_when(client, |alloc| failed(alloc) && later(alloc)).await;
+
+    let stopped = client.send("DELETE", "/v1/job/web", hyper::body::Bytes::new()).await;
+    assert_eq!(stopped.status, StatusCode::OK, "{}", stopped.text());
+    listed_when(client, |alloc| !later(alloc)).await;
+    client.alloc_gone(&alloc).await;
+    assert_eq!(client.get("/v1/allocations").await.text(), "[]");
     served.stop().await;
 }

@@ -7,7 +7,6 @@ use axum::response::Response;
 
 use super::error::Failure;
 use super::evaluations;
-use super::index::Reading;
 use super::json::alloc::{Seen, full, stub};
 use super::params::{Asked, Params};
 use super::reply;
@@ -47,11 +46,10 @@ fn prefix(params: &Params) -> Result<String, Failure> {
 
 /// Every allocation that `wanted` takes, by id, and the index of the list as a whole.
 pub(super) fn look(api: &Api, wanted: impl Fn(&Allocation) -> bool) -> Found<Vec<AllocRef>> {
-    let before = api.agent.index();
-    let (ids, allocs) = (api.agent.alloc_ids(), api.agent.alloc_refs(wanted));
-    let after = api.agent.index();
-    // What went may have been one that was wanted: that is the floor. What changed was or was not.
-    let floor = api.tables().allocs.index(Reading { before, after, ids, newest: 0 });
+    // What went may have been one that was wanted: that is the floor. It is read first, so that what goes
+    // meanwhile is not hidden. An agent's indices begin above any that an earlier one gave out.
+    let floor = api.agent.allocs_forgot().max(api.began_at);
+    let allocs = api.agent.alloc_refs(wanted);
     let index = allocs.iter().map(|alloc| alloc.modify_index).fold(floor, u64::max);
     Found { index, value: Ok(allocs) }
 }
@@ -62,8 +60,13 @@ pub(super) fn stubs(
     params: &Params,
     allocs: Vec<AllocRef>,
 ) -> Result<Response, Failure> {
-    let (node, resources) = (api.agent.node(), params.flag("resources")?);
+    let resources = params.flag("resources")?;
     let (allocs, next) = params.page(allocs, |alloc| alloc.allocation.id.to_string())?;
+    if !resources && !params.pretty() {
+        let stubs = api.stubs.of(allocs, &api.agent.node(), &api.leaving)?;
+        return Ok(reply::with_next(reply::written(stubs), next.as_deref()));
+    }
+    let node = api.agent.node();
     let views: Vec<AllocView> = allocs.into_iter().map(AllocRef::view).collect();
     let stubs: Vec<_> = views.iter().map(|view| stub(Seen::new(view, &node), resources)).collect();
     reply::page(params, &stubs, next.as_deref())

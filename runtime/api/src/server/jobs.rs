@@ -125,7 +125,7 @@ fn look_at_all(api: &Api) -> Found<Vec<JobView>> {
     let after = api.agent.index();
     let ids: BTreeSet<JobId> = jobs.iter().map(|job| job.record.job.id.clone()).collect();
     let newest = jobs.iter().map(|job| job.modify_index).max().unwrap_or(0);
-    let index = api.tables().jobs.index(Reading { before, after, ids, newest });
+    let index = api.seen_jobs().index(Reading { before, after, ids, newest });
     Found { index, value: Ok(jobs) }
 }
 

@@ -1,15 +1,21 @@
 //! Answers: JSON with Nomad's headers.
 
+use std::convert::Infallible;
 use std::io;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use std::vec;
 
-use axum::body::{Body, Bytes};
+use axum::body::{Body, Bytes, HttpBody};
 use axum::http::header::CONTENT_TYPE;
 use axum::http::{HeaderName, HeaderValue, StatusCode};
 use axum::response::{IntoResponse as _, Response};
+use hyper::body::{Frame, SizeHint};
 use serde::Serialize;
 
 use super::error::Failure;
 use super::params::Params;
+use ostler_model::limits::API_LIST_PIECE_BYTES;
 
 /// Index of what was asked for: to be given back as `index` to wait for what comes after.
 pub(super) const INDEX: HeaderName = HeaderName::from_static("x-nomad-index");
@@ -39,11 +45,21 @@ pub(super) fn page<T: Serialize>(
     page: &[T],
     next: Option<&str>,
 ) -> Result<Response, Failure> {
-    let mut response = json(params, page)?;
+    Ok(with_next(json(params, page)?, next))
+}
+
+/// With the token by which the next page is asked for.
+pub(super) fn with_next(mut response: Response, next: Option<&str>) -> Response {
     if let Some(token) = next.and_then(|next| HeaderValue::from_str(next).ok()) {
         response.headers_mut().insert(NEXT_TOKEN, token);
     }
-    Ok(response)
+    response
+}
+
+/// A list of values that are JSON already. Whatever its length, little more than one piece of it is copied at a time.
+pub(super) fn written(values: Vec<Bytes>) -> Response {
+    let kind = (CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    (StatusCode::OK, [kind], Body::new(List::new(values))).into_response()
 }
 
 /// No body: done.
@@ -63,4 +79,92 @@ pub(super) fn read_at(index: u64, response: Response) -> Response {
     response.headers_mut().insert(KNOWN_LEADER, HeaderValue::from_static("true"));
     response.headers_mut().insert(LAST_CONTACT, HeaderValue::from_static("0"));
     response
+}
+
+/// `[`, values that are JSON already with `,` between them, `]`.
+struct List {
+    values: vec::IntoIter<Bytes>,
+    left: usize,
+    begun: bool,
+}
+
+impl List {
+    fn new(values: Vec<Bytes>) -> Self {
+        let commas = values.len().saturating_sub(1);
+        let left = values.iter().map(Bytes::len).sum::<usize>().saturating_add(commas + "[]".len());
+        Self { values: values.into_iter(), left, begun: false }
+    }
+
+    /// Whole values, about as many bytes as one piece is to have.
+    fn piece(&mut self) -> Bytes {
+        let mut piece =
+            Vec::with_capacity(self.left.min(API_LIST_PIECE_BYTES + API_LIST_PIECE_BYTES / 4));
+        while piece.len() < API_LIST_PIECE_BYTES {
+            let first = !std::mem::replace(&mut self.begun, true);
+            match self.values.next() {
+                Some(value) => {
+                    piece.push(if first { b'[' } else { b',' });
+                    piece.extend_from_slice(&value);
+                }
+                None => {
+                    piece.extend_from_slice(if first { b"[]" } else { b"]" });
+                    break;
+                }
+            }
+        }
+        self.left = self.left.saturating_sub(piece.len());
+        piece.into()
+    }
+}
+
+impl HttpBody for List {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        _context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        Poll::Ready((self.left > 0).then(|| Ok(Frame::data(self.piece()))))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.left == 0
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        SizeHint::with_exact(self.left as u64)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "tests")]
+
+    use axum::body::to_bytes;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_list_of_written_values_is_as_long_as_it_says_and_comes_in_pieces() {
+        for (count, length) in [(0, 0), (1, 3), (3, API_LIST_PIECE_BYTES), (4_000, 100)] {
+            let values: Vec<String> = (0..count).map(|_| "x".repeat(length)).collect();
+            let texts = values.iter().map(|text| serde_json::to_vec(text).unwrap().into());
+            let mut list = List::new(texts.collect());
+            let said = list.left;
+            let (mut whole, mut pieces) = (Vec::new(), 0);
+            while !list.is_end_stream() {
+                let piece = list.piece();
+                assert!(piece.len() < API_LIST_PIECE_BYTES + length + 8, "{}", piece.len());
+                whole.extend_from_slice(&piece);
+                pieces += 1;
+            }
+            assert_eq!(whole.len(), said);
+            assert_eq!(serde_json::from_slice::<Vec<String>>(&whole).unwrap(), values);
+            assert_eq!(pieces > 1, said > API_LIST_PIECE_BYTES);
+        }
+        let body = written(vec![Bytes::from_static(b"1"), Bytes::from_static(b"2")]).into_body();
+        assert_eq!(body.size_hint().exact(), Some(5));
+        assert_eq!(to_bytes(body, 100).await.unwrap(), "[1,2]");
+    }
 }

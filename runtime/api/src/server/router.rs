@@ -22,6 +22,7 @@ use super::host::Cores;
 use super::index::Table;
 use super::params::Params;
 use super::shares::{Shares, with_room};
+use super::stub_render::Stubs;
 use super::{
     agent, allocs, blocked, client, debug, deployments, evaluations, event_stream, events, exec,
     fs, fs_stream, host, jobs, json, live, logs, metrics, monitor, namespaces, nodes, plugins,
@@ -31,7 +32,7 @@ use crate::agent_log::AgentLog;
 use ostler_access::Tokens;
 use ostler_agent::AgentHandle;
 use ostler_model::clock::{self, Clock};
-use ostler_model::ids::{AllocId, JobId};
+use ostler_model::ids::JobId;
 use ostler_model::limits::{
     API_BODY_BYTES_MAX, API_REQUEST_WALL_MAX, API_START_WAIT, API_WAIT_MAX,
 };
@@ -62,7 +63,9 @@ pub(super) struct Api {
     pub sessions: exec::Sessions,
     /// How the node is, for those who follow it.
     pub live: live::Looks,
-    tables: Mutex<Tables>,
+    /// Allocations as they are in lists.
+    pub stubs: Arc<Stubs>,
+    seen_jobs: Mutex<Table<JobId>>,
     processor: Mutex<Processor>,
     cores: Mutex<Cores>,
     scalings: Mutex<scaling::Noted>,
@@ -70,12 +73,6 @@ pub(super) struct Api {
     nodes: Mutex<nodes::NodeSeen>,
     /// The agent's index when the API began.
     pub began_at: u64,
-}
-
-/// What was last seen of the lists.
-pub(super) struct Tables {
-    pub jobs: Table<JobId>,
-    pub allocs: Table<AllocId>,
 }
 
 /// The handlers' state.
@@ -103,7 +100,8 @@ impl Api {
             rendered: Rendered::default(),
             sessions: exec::Sessions::default(),
             live: live::Looks::default(),
-            tables: Mutex::new(Tables { jobs: Table::new(began_at), allocs: Table::new(began_at) }),
+            stubs: Arc::default(),
+            seen_jobs: Mutex::new(Table::new(began_at)),
             processor: Mutex::default(),
             cores: Mutex::default(),
             scalings: Mutex::default(),
@@ -113,8 +111,9 @@ impl Api {
         })
     }
 
-    pub fn tables(&self) -> MutexGuard<'_, Tables> {
-        self.tables.lock().unwrap_or_else(PoisonError::into_inner)
+    /// What was last seen of the list of jobs.
+    pub fn seen_jobs(&self) -> MutexGuard<'_, Table<JobId>> {
+        self.seen_jobs.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub fn processor(&self) -> MutexGuard<'_, Processor> {

@@ -56,6 +56,12 @@ pub const API_LOOKS_SHARE: u32 = 4;
 pub const API_HEARTBEAT: Duration = Duration::from_secs(1);
 /// Events that are kept as JSON because several streams tell them at about the same time, bytes.
 pub const API_EVENTS_RENDERED_BYTES_MAX: usize = 4 * MIB as usize;
+/// Allocations that are kept as JSON because lists name them again and again, bytes: about twelve thousand.
+pub const API_STUBS_KEPT_BYTES_MAX: usize = 32 * MIB as usize;
+/// How long they are kept when nobody lists anything.
+pub const API_STUBS_KEPT_UNUSED_MAX: Duration = Duration::from_secs(60);
+/// What of a list is copied at a time on its way to a client, bytes.
+pub const API_LIST_PIECE_BYTES: usize = 128 * KIB as usize;
 /// Topics of one stream of events.
 pub const API_TOPICS_MAX: usize = 64;
 /// From one look at the node to the next for those who follow how it is: what people can read.
