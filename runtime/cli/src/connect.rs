@@ -6,7 +6,7 @@
 //!                 └───────────────────┴──────────────────┴─────────────┘
 //! ```
 
-use std::fmt::Write as _;
+use std::fmt::{self, Write as _};
 use std::io::IsTerminal as _;
 use std::time::Duration;
 
@@ -23,7 +23,7 @@ use super::output;
 use super::start::{Fallback, Session, StartError};
 use super::terminal::{Terminal, one_line, plain};
 use ostler_agent::AgentHandle;
-use ostler_api::client::{Address, AddressError};
+use ostler_api::client::{Address, AddressError, default_data_dir};
 use ostler_api::client::{ApiClient, ClientError, segment};
 use ostler_model::ids::AllocId;
 use ostler_model::time::Timestamp;
@@ -47,6 +47,20 @@ pub(super) enum Stop {
     Failed(String, Exit),
     /// The message was printed already.
     Exit(Exit),
+}
+
+/// What is said of it, where something still is.
+impl fmt::Display for Stop {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Client(error) => error.fmt(f),
+            Self::Input(error) => error.fmt(f),
+            Self::Wrong(message) | Self::Cannot(message) | Self::Failed(message, _) => {
+                f.write_str(message)
+            }
+            Self::Exit(_) => f.write_str("it was ended"),
+        }
+    }
 }
 
 impl From<ClientError> for Stop {
@@ -132,7 +146,7 @@ pub(super) async fn running(of: &AgentSource) -> Result<Option<ApiClient>, Stop>
         // It was named: without it there is nothing to show.
         return connect(&of.at()).map(Some);
     }
-    let Some(client) = addressed(&of.agent) else { return Ok(None) };
+    let Some(client) = addressed(&of.agent)? else { return Ok(None) };
     if client.is_there().await {
         return Ok(Some(client));
     }
@@ -166,10 +180,10 @@ pub(super) async fn alone<T>(
 
 /// As [`running`], for a command that needs an agent for a part of its work: nothing is said, unless the environment
 /// names one that is not there.
-pub(super) async fn running_silent(args: &AgentArgs) -> Option<ApiClient> {
-    let client = addressed(args)?;
+pub(super) async fn running_silent(args: &AgentArgs) -> Result<Option<ApiClient>, Stop> {
+    let Some(client) = addressed(args)? else { return Ok(None) };
     if client.is_there().await {
-        return Some(client);
+        return Ok(Some(client));
     }
     let named =
         AddressArgs::of_words([]).and_then(|at| at.address).is_some_and(|at| !at.is_empty());
@@ -179,20 +193,24 @@ pub(super) async fn running_silent(args: &AgentArgs) -> Option<ApiClient> {
             "no agent answers at {at}, which OSTLER_ADDR names: one is started for this command alone"
         ));
     }
-    None
+    Ok(None)
 }
 
 /// The agent of the data directory, or of the environment, unless another configuration is wanted than it may
-/// have.
-fn addressed(args: &AgentArgs) -> Option<ApiClient> {
+/// have; an error is what is wrong with the address or the credentials.
+fn addressed(args: &AgentArgs) -> Result<Option<ApiClient>, Stop> {
     if args.config.is_some() || args.plugin_dir.is_some() {
-        return None;
+        return Ok(None);
     }
     let at = match &args.data_dir {
         Some(dir) => AddressArgs { data_dir: Some(dir.clone()), ..AddressArgs::default() },
-        None => AddressArgs::of_words([])?,
+        None => AddressArgs::of_words([]).unwrap_or_default(),
     };
-    connect(&at).ok()
+    match connect(&at) {
+        // Nobody names one, and there is no place where one would be.
+        Err(Stop::Wrong(_)) if at.address.is_none() && default_data_dir().is_none() => Ok(None),
+        client => client.map(Some),
+    }
 }
 
 /// The result of `work`, unless a signal comes first; `hint` then says what goes on.

@@ -387,7 +387,7 @@ async fn top_follows_in_a_terminal_and_leaves_it_as_it_was() {
     ]);
     type_in("Enter");
     let told = tmux.until("code 2").await;
-    assert!(told.contains("TERM=dumb") && told.contains("--once"), "{told}");
+    assert!(told.contains("TERM=dumb") && told.contains("once and --json"), "{told}");
 
     // A signal leaves it as it was too.
     tmux.run(&["send-keys", "-l", &format!("clear; {OSTLER} top --data-dir {dir}; echo ended $?")]);

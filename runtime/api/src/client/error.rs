@@ -155,7 +155,9 @@ fn of_tls(at: &AgentAt, source: &io::Error) -> String {
             let plain = at.to_string().replacen("https", "http", 1);
             format!("; it does not answer with TLS: if it has none, give its address as {plain}")
         }
-        Some(rustls::Error::InvalidCertificate(rustls::CertificateError::UnknownIssuer)) => {
+        Some(rustls::Error::InvalidCertificate(
+            rustls::CertificateError::UnknownIssuer | rustls::CertificateError::BadSignature,
+        )) => {
             "; name the authority that vouches for it with --ca-cert FILE (NOMAD_CACERT)".to_owned()
         }
         Some(rustls::Error::InvalidCertificate(

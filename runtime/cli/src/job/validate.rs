@@ -104,7 +104,8 @@ pub(crate) async fn validate(args: &ValidateArgs, terminal: &Terminal) -> Exit {
 /// The tasks' configurations against the schemas of their drivers: those of the agent that runs, else
 /// of one for this alone.
 async fn check(args: &ValidateArgs, job: &Job) -> Result<Checked, StartError> {
-    if let Some(client) = connect::running_silent(&args.agent).await {
+    let running = connect::running_silent(&args.agent).await;
+    if let Some(client) = running.map_err(|stop| StartError::Agent(stop.to_string()))? {
         let asked = client.put::<Validated>("/v1/validate/job", &super::request(job)).await;
         let mut checked = asked.map_err(|error| StartError::Agent(error.to_string()))?;
         let warnings = std::mem::take(&mut checked.agent_warnings);
