@@ -74,9 +74,7 @@ pub enum SubmitError {
     #[error("{0}")]
     Runner(String),
     /// The job is at another index than the caller thinks. Nomad's command line knows it by its beginning.
-    #[error(
-        "Enforcing job modify index {expected}: job {job} is at {actual}; look at it again with `ostler job plan`"
-    )]
+    #[error("Enforcing job modify index {expected}: {}", at_another(job, *actual))]
     Index {
         /// The job.
         job: JobId,
@@ -161,6 +159,13 @@ pub enum SubmitError {
          `nomad job run` or their API"
     )]
     Joined,
+}
+
+fn at_another(job: &JobId, actual: u64) -> String {
+    match actual {
+        0 => format!("there is no job {job}; leave the index out, or give 0"),
+        _ => format!("job {job} is at {actual}; look at it again with `ostler job plan`"),
+    }
 }
 
 fn given_by(origin: &JobOrigin) -> String {

@@ -23,7 +23,7 @@ use super::tables::{AllocEntry, Tables};
 use super::views::{BlockedPlacement, GroupPlan, RegisterOptions};
 use ostler_model::alloc::{Allocation, ClientStatus, DesiredStatus};
 use ostler_model::ids::{AllocId, GroupName};
-use ostler_model::job::{Job, TaskGroup};
+use ostler_model::job::{Job, JobKind, TaskGroup};
 use ostler_model::rollout::Deployment;
 use ostler_model::saved::{JobOrigin, JobRecord};
 use ostler_model::time::Timestamp;
@@ -395,12 +395,20 @@ impl Proposal {
                     continue;
                 }
                 PlaceAction::Stop { alloc, .. } => (self.group(*alloc), |g| &mut g.stop),
+                PlaceAction::Ignore(alloc) if self.is_past(*alloc) => continue,
                 PlaceAction::Ignore(alloc) => (self.group(*alloc), |g| &mut g.ignore),
             };
             if let Some(group) = group {
                 one_more(field(groups.entry(group.clone()).or_default()));
             }
         }
+    }
+
+    /// Stopped and over. What a batch job completed is its result, and counts.
+    fn is_past(&self, id: AllocId) -> bool {
+        self.allocs.get(&id).is_some_and(|(alloc, status)| {
+            *status == ClientStatus::Complete && alloc.job.kind != JobKind::Batch
+        })
     }
 
     fn group(&self, id: AllocId) -> Option<&GroupName> {

@@ -10,6 +10,7 @@ use axum::extract::rejection::BytesRejection;
 use axum::http::HeaderMap;
 use axum::response::Response;
 use serde::de::{DeserializeOwned, IgnoredAny};
+use serde_json::Value;
 
 use super::error::Failure;
 use super::evaluations;
@@ -327,15 +328,28 @@ pub(super) async fn plan(
     plan.warnings.extend(api.agent.not_as_written(&job));
     let (index, node) = (plan.job_modify_index, api.agent.node());
     let diff = envelope.diff.unwrap_or(false).then(|| {
-        let old = api.agent.job(&job.id).map(|view| nomad_json(&view.record.job));
+        let (old, new) = compared(api.agent.job(&job.id).as_ref(), &job);
         let of_group = |name: &str| {
             let mut groups = plan.groups.iter();
             groups.find(|(group, _)| group.as_str() == name).map(|(_, plan)| plan.clone())
         };
-        diff::job(job.id.as_str(), old.as_ref(), &nomad_json(&job), &of_group)
+        diff::job(job.id.as_str(), old.as_ref(), &new, &of_group)
     });
     let answer = change::plan(&plan, &node.datacenter, diff, &warnings);
     Ok(reply::at_index(index, reply::json(&params, &answer)?))
+}
+
+/// A job as it is known and as it is given, to be compared. One that was stopped would run again.
+fn compared(known: Option<&JobView>, job: &Job) -> (Option<Value>, Value) {
+    let (mut old, mut new) = (known.map(|view| nomad_json(&view.record.job)), nomad_json(job));
+    if known.is_some_and(|view| view.record.stopped) {
+        for (value, stop) in old.as_mut().into_iter().chain([&mut new]).zip([true, false]) {
+            if let Some(members) = value.as_object_mut() {
+                members.insert("Stop".to_owned(), stop.into());
+            }
+        }
+    }
+    (old, new)
 }
 
 /// `PUT /v1/job/ID/evaluate`: whatever waits is looked at again at each change anyway. What failed gets its

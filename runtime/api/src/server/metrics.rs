@@ -39,9 +39,9 @@ pub(super) type Labels = BTreeMap<String, String>;
 /// `GET /v1/metrics`
 pub(super) async fn read(State(api): Shared, params: Params) -> Result<Response, Failure> {
     let prometheus = match params.text("format") {
-        None => false,
+        None | Some("json") => false,
         Some("prometheus") => true,
-        Some(other) => return Err(Failure::bad_param("format", other, "prometheus, or left out")),
+        Some(other) => return Err(Failure::bad_param("format", other, "json or prometheus")),
     };
     let objects = [("client", counts(&api)), ("state", json!(api.agent.state_stats()))];
     let mut answer = metrics(api.clock.now(), &objects);

@@ -33,12 +33,16 @@ pub(super) fn routes() -> Router<Arc<Api>> {
         .route("/v1/agent/join", put(alone).post(alone))
         .route("/v1/agent/force-leave", put(force_leave).post(force_leave))
         .route("/v1/operator/raft/configuration", get(raft))
+        .route("/v1/operator/raft/peer", delete(of_cluster))
         .route(
             "/v1/operator/autopilot/configuration",
             get(autopilot).put(of_cluster).post(of_cluster),
         )
         .route("/v1/operator/autopilot/health", get(of_cluster))
-        .route("/v1/operator/scheduler/configuration", any(of_cluster))
+        .route(
+            "/v1/operator/scheduler/configuration",
+            get(scheduler).put(of_cluster).post(of_cluster),
+        )
         .route("/v1/operator/snapshot", any(of_cluster))
         .route("/v1/agent/keyring/{*what}", any(of_cluster))
         .route("/v1/job/{id}/dispatch", post(of_cluster).put(of_cluster))
@@ -109,6 +113,30 @@ async fn autopilot(params: Params) -> Result<Response, Failure> {
         "ServerStabilizationTime": "10s",
     });
     reply::json(&params, &settings)
+}
+
+/// `GET /v1/operator/scheduler/configuration`: how a node alone places, in the words of servers. No allocation is
+/// stopped for one of a higher priority, and where there is one node, all algorithms choose it.
+async fn scheduler(State(api): Shared, params: Params) -> Result<Response, Failure> {
+    let preemption = json!({
+        "BatchSchedulerEnabled": false,
+        "ServiceSchedulerEnabled": false,
+        "SystemSchedulerEnabled": false,
+    });
+    let settings = json!({
+        "CreateIndex": 0,
+        "ModifyIndex": 0,
+        "PreemptionConfig": preemption,
+        "SchedulerAlgorithm": "binpack",
+    });
+    let index = api.agent.index();
+    let answer = json!({
+        "Index": index,
+        "KnownLeader": true,
+        "LastContact": 0,
+        "SchedulerConfig": settings,
+    });
+    reply::json(&params, &answer)
 }
 
 /// `GET /v1/operator/license`: the stock command line knows by it that there is none.

@@ -187,6 +187,7 @@ async fn of_the_node(api: &mut Recorder, node: &str) {
 /// What a node alone says to what servers are asked.
 async fn of_servers(api: &mut Recorder) {
     api.gets(&["/v1/agent/members", "/v1/agent/servers", "/v1/operator/raft/configuration"]).await;
+    api.ask("DELETE", "/v1/operator/raft/peer?address=127.0.0.1:1", Value::Null).await;
     api.gets(&["/v1/operator/autopilot/configuration", "/v1/operator/autopilot/health"]).await;
     api.gets(&["/v1/operator/scheduler/configuration", "/v1/operator/snapshot"]).await;
     api.gets(&["/v1/operator/license", "/v1/agent/keyring/list", "/v1/plugins", "/v1/volumes"])
@@ -205,6 +206,7 @@ async fn of_servers(api: &mut Recorder) {
         "/v1/agent/force-leave",
         "/v1/agent/force-leave?node=gone",
         "/v1/operator/autopilot/configuration",
+        "/v1/operator/scheduler/configuration",
         "/v1/operator/license",
         "/v1/volume/csi/x",
         "/v1/job/none/dispatch",
