@@ -2,7 +2,7 @@
 //! `NOMAD_BIN` names the program: what works with the one works with the other.
 
 use crate::cluster::ready_node;
-use crate::support::nomad::{NomadClient, NomadServer};
+use crate::support::nomad::{NomadClient, NomadServer, words};
 use crate::support::stock_job::StockJob;
 use crate::support::system::until;
 
@@ -154,7 +154,7 @@ async fn played(server: &NomadServer, name: &str) -> Vec<(String, Option<i32>, S
         ];
         let filled =
             known.iter().fold((*command).to_owned(), |text, (name, id)| text.replace(name, id));
-        let args = shell_words(&filled);
+        let args = words(&filled);
         let args: Vec<_> = args.iter().map(String::as_str).collect();
         if command.starts_with("job promote") {
             let canary = async || server.nomad(&args).await.0;
@@ -166,17 +166,6 @@ async fn played(server: &NomadServer, name: &str) -> Vec<(String, Option<i32>, S
         ended.push(((*command).to_owned(), said.code, said.stdout + &said.stderr));
     }
     ended
-}
-
-/// Words of a command; single quotes hold some together.
-fn shell_words(command: &str) -> Vec<String> {
-    let parts = command.split('\'').enumerate();
-    parts
-        .flat_map(|(number, part)| match number % 2 {
-            0 => part.split_whitespace().map(str::to_owned).collect(),
-            _ => vec![part.to_owned()],
-        })
-        .collect()
 }
 
 #[tokio::test]

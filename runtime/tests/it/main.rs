@@ -88,6 +88,7 @@ mod state_kill;
 mod state_records;
 mod state_tools;
 mod stock_commands;
+mod stock_table;
 mod supervise;
 mod tasks;
 mod templates;

@@ -15,9 +15,13 @@ use super::system::{detach_mounts, kill, processes_of};
 pub const SHORT_BEATS: &str = "server {\n heartbeat_grace = \"1s\"\n min_heartbeat_ttl = \"1s\"\n \
                                max_heartbeats_per_second = 100\n}\n";
 
+/// For a client: it does not wait for clouds that this machine is not of.
+const NOT_ASKED_FOR: &str =
+    "options {\n \"fingerprint.denylist\" = \"env_aws,env_gce,env_azure\"\n }";
+
 /// A server on loopback, with its state in a directory of its own; killed when this goes.
 pub struct NomadServer {
-    http: u16,
+    pub http: u16,
     pub rpc: u16,
     serf: u16,
     /// What is shown to it; empty: nothing.
@@ -28,6 +32,8 @@ pub struct NomadServer {
 /// The program with one configuration.
 struct NomadAgent {
     program: PathBuf,
+    /// Before the configurations.
+    args: &'static [&'static str],
     dir: tempfile::TempDir,
     child: Option<tokio::process::Child>,
 }
@@ -55,12 +61,12 @@ impl NomadAgent {
             let text = text.replace("{dir}", dir.path().to_str().unwrap());
             std::fs::write(dir.path().join(format!("{number}.hcl")), text).unwrap();
         }
-        Self { program: program.to_owned(), dir, child: None }
+        Self { program: program.to_owned(), args: &["agent"], dir, child: None }
     }
 
     fn start(&mut self) {
         let mut command = tokio::process::Command::new(&self.program);
-        command.arg("agent");
+        command.args(self.args);
         let dir = std::fs::read_dir(self.dir.path()).unwrap();
         let mut configs: Vec<_> = dir.map(|entry| entry.unwrap().path()).collect();
         configs.retain(|path| path.extension().is_some_and(|end| end == "hcl"));
@@ -124,9 +130,35 @@ impl NomadServer {
         Some(servers)
     }
 
+    /// An agent for development, server and client in one, whose node is ready; none, said aloud, without
+    /// `NOMAD_BIN`.
+    pub async fn start_dev() -> Option<Self> {
+        let program = program()?;
+        let (http, rpc, serf) = (free_port(), free_port(), free_port());
+        let client = format!("client {{\n {NOT_ASKED_FOR}\n}}\n");
+        let mut agent = NomadAgent::new(&program, &[ports(http, rpc, serf), client]);
+        agent.args = &["agent", "-dev"];
+        agent.start();
+        let server = Self { http, rpc, serf, token: String::new(), agent };
+        let ready = |nodes: &Value| nodes[0]["Status"] == "ready";
+        server.until("its node is ready", "/v1/nodes", ready).await;
+        Some(server)
+    }
+
     /// The process is killed; nothing is told to anybody.
     pub async fn kill(&mut self) {
         self.agent.kill().await;
+    }
+
+    /// It ends by itself, with the tasks of its client and all that is of them; one that does not end is killed.
+    pub async fn end(&mut self) {
+        use rustix::process::{Pid, Signal, kill_process};
+        if let Some(child) = &mut self.agent.child
+            && let Some(pid) = child.id().and_then(|id| Pid::from_raw(i32::try_from(id).ok()?))
+        {
+            kill_process(pid, Signal::INT).unwrap();
+            let _killed_else = ostler_model::clock::timeout(PATIENCE, child.wait()).await;
+        }
     }
 
     /// The next one on the same state and addresses, when it has a leader.
@@ -220,22 +252,7 @@ impl NomadServer {
 
     /// Status and body of an answer; none where nobody answers.
     pub async fn ask(&self, method: &str, path: &str, body: &str) -> Option<(u16, String)> {
-        let asked = async {
-            let mut stream = tokio::net::TcpStream::connect(("127.0.0.1", self.http)).await.ok()?;
-            let length = body.len();
-            let request = format!(
-                "{method} {path} HTTP/1.0\r\nHost: nomad\r\nX-Nomad-Token: {}\r\nContent-Length: {length}\r\n\r\n{body}",
-                self.token
-            );
-            stream.write_all(request.as_bytes()).await.ok()?;
-            let mut answer = Vec::new();
-            stream.read_to_end(&mut answer).await.ok()?;
-            let answer = String::from_utf8_lossy(&answer).into_owned();
-            let (head, body) = answer.split_once("\r\n\r\n")?;
-            let status = head.split_whitespace().nth(1)?.parse().ok()?;
-            Some((status, body.to_owned()))
-        };
-        ostler_model::clock::timeout(PATIENCE, asked).await?
+        asked(self.http, &self.token, method, path, body).await
     }
 
     /// Wait until an answer is as it should be.
@@ -307,6 +324,42 @@ impl NomadServer {
     }
 }
 
+/// Ask the API at a port of loopback: status and body of its answer; none where nobody answers.
+pub async fn asked(
+    http: u16,
+    token: &str,
+    method: &str,
+    path: &str,
+    body: &str,
+) -> Option<(u16, String)> {
+    let asked = async {
+        let mut stream = tokio::net::TcpStream::connect(("127.0.0.1", http)).await.ok()?;
+        let length = body.len();
+        let request = format!(
+            "{method} {path} HTTP/1.0\r\nHost: 127.0.0.1\r\nX-Nomad-Token: {token}\r\nContent-Length: {length}\r\n\r\n{body}"
+        );
+        stream.write_all(request.as_bytes()).await.ok()?;
+        let mut answer = Vec::new();
+        stream.read_to_end(&mut answer).await.ok()?;
+        let answer = String::from_utf8_lossy(&answer).into_owned();
+        let (head, body) = answer.split_once("\r\n\r\n")?;
+        let status = head.split_whitespace().nth(1)?.parse().ok()?;
+        Some((status, body.to_owned()))
+    };
+    ostler_model::clock::timeout(PATIENCE, asked).await?
+}
+
+/// Words of a command; single quotes hold some together.
+pub fn words(command: &str) -> Vec<String> {
+    let parts = command.split('\'').enumerate();
+    parts
+        .flat_map(|(number, part)| match number % 2 {
+            0 => part.split_whitespace().map(str::to_owned).collect(),
+            _ => vec![part.to_owned()],
+        })
+        .collect()
+}
+
 fn leads(leader: &Value) -> bool {
     leader.as_str().is_some_and(|leader| !leader.is_empty())
 }
@@ -364,8 +417,7 @@ impl NomadClient {
     /// A client of this server, ready; `more` lies over its configuration.
     pub async fn start(name: &str, server: &NomadServer, rpc: u16, more: &str) -> Self {
         let text = format!(
-            "name = \"{name}\"\n{}client {{\n enabled = true\n servers = [\"127.0.0.1:{rpc}\"]\n options {{\n  \
-             \"fingerprint.denylist\" = \"env_aws,env_gce,env_azure\"\n }}\n}}\n\
+            "name = \"{name}\"\n{}client {{\n enabled = true\n servers = [\"127.0.0.1:{rpc}\"]\n {NOT_ASKED_FOR}\n}}\n\
              plugin \"raw_exec\" {{\n config {{\n  enabled = true\n }}\n}}\n",
             ports(free_port(), free_port(), free_port())
         );
@@ -388,12 +440,12 @@ impl NomadClient {
     }
 }
 
-impl Drop for NomadClient {
+impl Drop for NomadAgent {
     fn drop(&mut self) {
-        if let Some(child) = &mut self.0.child {
+        if let Some(child) = &mut self.child {
             let _ended_already = child.start_kill();
         }
-        processes_of(self.0.dir.path()).into_iter().for_each(kill);
-        detach_mounts(self.0.dir.path());
+        processes_of(self.dir.path()).into_iter().for_each(kill);
+        detach_mounts(self.dir.path());
     }
 }

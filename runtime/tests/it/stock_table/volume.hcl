@@ -1,0 +1,7 @@
+id              = "v"
+name            = "v"
+type            = "csi"
+external_id     = "v"
+plugin_id       = "none"
+access_mode     = "single-node-writer"
+attachment_mode = "file-system"
