@@ -34,7 +34,10 @@ pub(super) async fn status(args: &PluginStatusArgs, terminal: &Terminal) -> Resu
 }
 
 /// The plugin of this name or block; one in use rather than others.
-pub(super) fn find<'a>(all: &'a [PluginStatusReport], name: &str) -> Result<&'a PluginStatusReport, Stop> {
+pub(super) fn find<'a>(
+    all: &'a [PluginStatusReport],
+    name: &str,
+) -> Result<&'a PluginStatusReport, Stop> {
     let mut found: Vec<_> =
         all.iter().filter(|one| one.name == name || one.block == name).collect();
     if found.iter().any(|one| one.activity.is_some()) {

@@ -382,7 +382,10 @@ fn problems_of_a_job_have_their_places() {
     let told = r#"1:5: job id "we\u{202e}b" contains U+202E, a character that is not seen … ; leave it out"#;
     check(&turned, &[told]);
     let joined = "group \"g\u{200d}\" {\ntask \"t\" {\ndriver = \"x\"\n}\n}";
-    check(&in_job(joined), &["5:7: task group name \"g\u{200d}\" contains U+200D, … ; leave it out"]);
+    check(
+        &in_job(joined),
+        &["5:7: task group name \"g\u{200d}\" contains U+200D, … ; leave it out"],
+    );
     check("job = 1", &["1:1: job is a block"]);
     let two = format!("{}{}", in_task(""), in_task(""));
     check(&two, &["9:1: a file holds one job"]);
