@@ -115,7 +115,7 @@ async fn a_terminal_follows_its_size_takes_ctrl_c_and_is_given_back() {
     };
     until("the new size arrives", size).await;
     // Ctrl-C ends what runs in it and not the shell, nor the command line.
-    terminal.types("echo a$((1+1))b; sleep 500; echo after=$?\r");
+    terminal.types("sh -c 'echo a$((1+1))b; exec sleep 500'; echo after=$?\r");
     terminal.shows("a2b").await;
     terminal.types("\u{3}");
     terminal.types("echo still=$((40+2)); exit 9\r");

@@ -187,7 +187,7 @@ async fn stock_exec_in_a_terminal_follows_its_size_and_takes_ctrl_c() {
         };
         crate::support::system::until("the new size arrives", size).await;
         // Ctrl-C ends what runs in it and not the shell, nor the command line.
-        terminal.types("echo a$((1+1))b; sleep 500; echo after=$?\r");
+        terminal.types("sh -c 'echo a$((1+1))b; exec sleep 500'; echo after=$?\r");
         terminal.shows("a2b").await;
         terminal.types("\u{3}");
         terminal.types("echo still=$((40+2)); exit 9\r");

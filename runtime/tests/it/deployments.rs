@@ -99,7 +99,9 @@ async fn a_version_that_fails_gives_way_to_the_one_before() {
     };
     agent.run(&with("good", IDLE)).await.said(0, &[]);
     until_is(&agent, 0, "successful").await;
-    agent.submit(&with("bad", "exit 4")).await.said(0, &[]);
+    // On a busy machine a task may take longer than a moment to fail.
+    let bad = with("bad", "exit 4").replace("\"100ms\"", "\"10s\"");
+    agent.submit(&bad).await.said(0, &[]);
     let failed = until_is(&agent, 1, "failed").await;
     let said = failed["StatusDescription"].as_str().unwrap();
     assert_eq!(said, "Failed due to unhealthy allocations - rolling back to job version 0");
