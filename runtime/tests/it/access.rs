@@ -14,7 +14,6 @@ use ostler_model::clock;
 use ostler_model::limits::{
     API_TCP_BODIES_MAX, API_TCP_STREAMS_MAX, API_TCP_WAITS_MAX, EXEC_SESSIONS_MAX,
 };
-use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
 use rustix::process::Signal;
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
@@ -22,6 +21,7 @@ use tokio::net::{TcpStream, UnixStream};
 use tokio_util::task::AbortOnDropHandle;
 
 use crate::support::agent_process::{AgentProcess, Home};
+use crate::support::authority::Authority;
 use crate::support::binary::{command, with_input};
 use crate::support::http::{job, within};
 use crate::support::nomad::{self, free_port};
@@ -565,16 +565,13 @@ async fn eventually(what: &str, mut is: impl AsyncFnMut() -> bool) {
 
 struct Certificates {
     dir: tempfile::TempDir,
-    authority: CertifiedIssuer<'static, KeyPair>,
+    authority: Authority,
 }
 
 impl Certificates {
     fn new() -> Self {
-        let mut params = CertificateParams::new([]).unwrap();
-        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-        let authority = CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap();
-        let dir = tempfile::tempdir().unwrap();
-        std::fs::write(dir.path().join("ca.pem"), authority.pem()).unwrap();
+        let (authority, dir) = (Authority::new(), tempfile::tempdir().unwrap());
+        authority.file(dir.path());
         let this = Self { dir, authority };
         this.issue("server");
         this.issue("client");
@@ -582,10 +579,7 @@ impl Certificates {
     }
 
     fn issue(&self, name: &str) {
-        let key = KeyPair::generate().unwrap();
-        let params =
-            CertificateParams::new(["127.0.0.1".to_owned(), "node1.example".to_owned()]).unwrap();
-        let certificate = params.signed_by(&key, &self.authority).unwrap();
+        let (certificate, key) = self.authority.issue(&["127.0.0.1", "node1.example"]);
         std::fs::write(self.file(&format!("{name}.pem")), certificate.pem()).unwrap();
         std::fs::write(self.file(&format!("{name}-key.pem")), key.serialize_pem()).unwrap();
     }

@@ -6,13 +6,10 @@ use std::sync::Arc;
 use rustix::process::Signal;
 use serde_json::Value;
 use sha2::{Digest as _, Sha256};
-use tokio_rustls::TlsAcceptor;
-use tokio_rustls::rustls::ServerConfig;
-use tokio_rustls::rustls::crypto::ring::default_provider;
-use tokio_rustls::rustls::pki_types::PrivateKeyDer;
 
 use crate::support::KEEPS;
 use crate::support::agent_process::{AgentProcess, Home};
+use crate::support::authority::Authority;
 use crate::support::files::{Files, Reply};
 use crate::support::jobs::{isolated_shell, shell, wasm, with_guests};
 use crate::support::signer::Signer;
@@ -447,23 +444,9 @@ fn gzipped(bytes: &[u8]) -> Vec<u8> {
 #[tokio::test(flavor = "multi_thread")]
 async fn https_is_spoken_with_whom_an_authority_vouches_for() {
     let home = Home::new();
-    let mut params = rcgen::CertificateParams::new([]).unwrap();
-    params.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
-    let key = rcgen::KeyPair::generate().unwrap();
-    let authority = rcgen::CertifiedIssuer::self_signed(params, key).unwrap();
-    let ca = home.path().join("ca.pem");
-    std::fs::write(&ca, authority.pem()).unwrap();
-    let key = rcgen::KeyPair::generate().unwrap();
-    let params = rcgen::CertificateParams::new(["localhost".to_owned()]).unwrap();
-    let certificate = params.signed_by(&key, &authority).unwrap();
-    let key = PrivateKeyDer::try_from(key.serialize_der()).unwrap();
-    let config = ServerConfig::builder_with_provider(Arc::new(default_provider()))
-        .with_safe_default_protocol_versions()
-        .unwrap()
-        .with_no_client_auth()
-        .with_single_cert(vec![certificate.der().clone()], key)
-        .unwrap();
-    let files = Files::behind(Some(TlsAcceptor::from(Arc::new(config)))).await;
+    let authority = Authority::new();
+    let ca = authority.file(home.path());
+    let files = Files::behind(Some(authority.acceptor("localhost"))).await;
     let plain = Files::start().await;
     let address = files.body("/x", b"encrypted");
     let down = files.put("/down", Reply::Redirect(plain.body("/x", b"plain")));

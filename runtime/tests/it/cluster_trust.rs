@@ -1,72 +1,39 @@
 //! How far a node trusts servers: who they must be, and what their allocations cannot have.
 
-use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::path::Path;
 
 use ostler_cluster::dial::TLS;
 use ostler_cluster::msgpack::Value;
 use ostler_cluster::rpc::{map, text};
 use ostler_cluster_double::Double;
-use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
 use tokio::io::AsyncReadExt as _;
 use tokio::net::TcpListener;
-use tokio_rustls::TlsAcceptor;
-use tokio_rustls::rustls::ServerConfig;
-use tokio_rustls::rustls::crypto::ring::default_provider;
-use tokio_rustls::rustls::pki_types::PrivateKeyDer;
 
 use crate::cluster::joined;
 use crate::support::agent_process::{AgentProcess, Home};
+use crate::support::authority::Authority;
 use crate::support::binary::ostler;
 use crate::support::system::eventually;
 
-/// An authority of certificates.
-struct Authority(CertifiedIssuer<'static, KeyPair>);
-
-impl Authority {
-    fn new() -> Self {
-        let mut params = CertificateParams::new([]).unwrap();
-        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-        Self(CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap())
-    }
-
-    /// Its own certificate in a file.
-    fn file(&self, dir: &Path) -> PathBuf {
-        let file = dir.join("ca.pem");
-        std::fs::write(&file, self.0.pem()).unwrap();
-        file
-    }
-
-    /// A double behind a certificate with this name, and its port.
-    async fn serves(&self, name: &str) -> (Double, u16) {
-        let key = KeyPair::generate().unwrap();
-        let params = CertificateParams::new([name.to_owned()]).unwrap();
-        let certificate = params.signed_by(&key, &self.0).unwrap();
-        let key = PrivateKeyDer::try_from(key.serialize_der()).unwrap();
-        let config = ServerConfig::builder_with_provider(Arc::new(default_provider()))
-            .with_safe_default_protocol_versions()
-            .unwrap()
-            .with_no_client_auth()
-            .with_single_cert(vec![certificate.der().clone()], key)
-            .unwrap();
-        let (double, acceptor) = (Double::default(), TlsAcceptor::from(Arc::new(config)));
-        let listener = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
-        let port = listener.local_addr().unwrap().port();
-        let served = double.clone();
-        tokio::spawn(async move {
-            while let Ok((mut socket, _)) = listener.accept().await {
-                let (double, acceptor) = (served.clone(), acceptor.clone());
-                tokio::spawn(async move {
-                    if socket.read_u8().await.ok() == Some(TLS)
-                        && let Ok(socket) = acceptor.accept(socket).await
-                    {
-                        double.serve(socket).await;
-                    }
-                });
-            }
-        });
-        (double, port)
-    }
+/// A double behind a certificate of this authority with this name, and its port.
+async fn serves(authority: &Authority, name: &str) -> (Double, u16) {
+    let (double, acceptor) = (Double::default(), authority.acceptor(name));
+    let listener = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let served = double.clone();
+    tokio::spawn(async move {
+        while let Ok((mut socket, _)) = listener.accept().await {
+            let (double, acceptor) = (served.clone(), acceptor.clone());
+            tokio::spawn(async move {
+                if socket.read_u8().await.ok() == Some(TLS)
+                    && let Ok(socket) = acceptor.accept(socket).await
+                {
+                    double.serve(socket).await;
+                }
+            });
+        }
+    });
+    (double, port)
 }
 
 fn args<'a>(at: &'a str, authorities: &'a Path) -> [&'a str; 6] {
@@ -76,7 +43,7 @@ fn args<'a>(at: &'a str, authorities: &'a Path) -> [&'a str; 6] {
 #[tokio::test]
 async fn a_node_registers_with_servers_of_its_region_that_its_authority_vouches_for() {
     let (home, authority) = (Home::new(), Authority::new());
-    let (double, port) = authority.serves("server.eu.nomad").await;
+    let (double, port) = serves(&authority, "server.eu.nomad").await;
     let (at, file) = (format!("127.0.0.1:{port}"), authority.file(home.path()));
     let _agent = AgentProcess::start_in(home, &args(&at, &file)).await;
     eventually("it is registered", || !double.book().nodes.is_empty()).await;
@@ -92,7 +59,7 @@ async fn servers_of_another_authority_region_or_name_get_no_node_and_both_faces_
         (&ours, "localhost", "server.eu.nomad"),
     ] {
         let home = Home::new();
-        let (double, port) = authority.serves(name).await;
+        let (double, port) = serves(authority, name).await;
         let (at, file) = (format!("127.0.0.1:{port}"), ours.file(home.path()));
         let args = args(&at, &file);
         let checked = ostler(["node", "join-check"].iter().chain(&args)).await;

@@ -1,6 +1,7 @@
 //! Agents, jobs and directories for tests.
 
 pub mod agent_process;
+pub mod authority;
 pub mod binary;
 pub mod browser;
 pub mod census;

@@ -21,12 +21,10 @@ use rustix::process::Signal;
 use serde_json::json;
 use tokio::net::TcpListener;
 use tokio_rustls::TlsAcceptor;
-use tokio_rustls::rustls::ServerConfig;
-use tokio_rustls::rustls::crypto::ring::default_provider;
-use tokio_rustls::rustls::pki_types::PrivateKeyDer;
 use tokio_util::task::AbortOnDropHandle;
 
 use crate::support::agent_process::{AgentProcess, Home};
+use crate::support::authority::Authority;
 use crate::support::http::{Client, job};
 use crate::support::system::{eventually, until};
 use crate::support::{KEEPS, PATIENCE};
@@ -288,23 +286,9 @@ async fn going_back_and_scaling_are_in_the_traces_of_who_asked_for_them() {
 
 /// A collector with TLS at `localhost`, and the file of the authority that vouches for it.
 async fn with_tls(dir: &Path) -> (Collector, PathBuf) {
-    let mut params = rcgen::CertificateParams::new([]).unwrap();
-    params.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
-    let key = rcgen::KeyPair::generate().unwrap();
-    let authority = rcgen::CertifiedIssuer::self_signed(params, key).unwrap();
-    let file = dir.join("ca.pem");
-    std::fs::write(&file, authority.pem()).unwrap();
-    let key = rcgen::KeyPair::generate().unwrap();
-    let params = rcgen::CertificateParams::new(["localhost".to_owned()]).unwrap();
-    let certificate = params.signed_by(&key, &authority).unwrap();
-    let key = PrivateKeyDer::try_from(key.serialize_der()).unwrap();
-    let config = ServerConfig::builder_with_provider(Arc::new(default_provider()))
-        .with_safe_default_protocol_versions()
-        .unwrap()
-        .with_no_client_auth()
-        .with_single_cert(vec![certificate.der().clone()], key)
-        .unwrap();
-    (Collector::behind(Some(TlsAcceptor::from(Arc::new(config)))).await, file)
+    let authority = Authority::new();
+    let collector = Collector::behind(Some(authority.acceptor("localhost"))).await;
+    (collector, authority.file(dir))
 }
 
 #[tokio::test]

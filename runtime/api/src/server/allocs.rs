@@ -60,13 +60,12 @@ pub(super) fn stubs(
     params: &Params,
     allocs: Vec<AllocRef>,
 ) -> Result<Response, Failure> {
-    let resources = params.flag("resources")?;
+    let (node, resources) = (api.agent.node(), params.flag("resources")?);
     let (allocs, next) = params.page(allocs, |alloc| alloc.allocation.id.to_string())?;
     if !resources && !params.pretty() {
-        let stubs = api.stubs.of(allocs, &api.agent.node(), &api.leaving)?;
+        let stubs = api.stubs.of(allocs, &node, &api.leaving)?;
         return Ok(reply::with_next(reply::written(stubs), next.as_deref()));
     }
-    let node = api.agent.node();
     let views: Vec<AllocView> = allocs.into_iter().map(AllocRef::view).collect();
     let stubs: Vec<_> = views.iter().map(|view| stub(Seen::new(view, &node), resources)).collect();
     reply::page(params, &stubs, next.as_deref())
