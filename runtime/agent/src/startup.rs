@@ -38,7 +38,7 @@ use ostler_model::attribute::Scalar;
 use ostler_model::clock;
 use ostler_model::config::{ClientConfig, GcConfig};
 use ostler_model::ids::{AllocId, RunId};
-use ostler_model::limits::{KILL_GRACE, KILL_TIMEOUT_MAX};
+use ostler_model::limits::{HEAP_LOOK_INTERVAL, KILL_GRACE, KILL_TIMEOUT_MAX};
 use ostler_model::network::Networks;
 use ostler_model::ports::{BoxFuture, ProcessIdentity, Workloads};
 use ostler_network::AllocNetworks;
@@ -48,6 +48,7 @@ use ostler_plugin::PluginRuntime;
 use ostler_plugin::drivers::manager::DriverManager;
 use ostler_plugin::host::wasm_task::{WasmTaskHost, WasmTasks};
 use ostler_plugin::host::{HostServices, HostWorkloads};
+use ostler_process::memory::HeapTrimmer;
 use ostler_process::{ProcessHost, ProcessOptions, Supervision, descriptors, identity, memory};
 use ostler_recording::{RecordCalls, RecordingStore};
 use ostler_sandbox::{EngineKind, Sandbox, SandboxConfig};
@@ -277,6 +278,7 @@ impl Begun {
         if !embedded {
             // An error means that the runtime ends.
             let _later = tokio::task::spawn_blocking(memory::give_back);
+            agent.beside(trim_heap(agent.0.ended.clone()));
         }
         // Set once: nothing is there yet.
         let _second = agent.0.notices.set(notices);
@@ -318,6 +320,22 @@ fn refresh_node(agent: &AgentHandle, client: ClientConfig) {
         }
     };
     agent.beside(refresh::keep_fresh(agent.0.node.clone(), agent.0.ended.clone(), look));
+}
+
+/// Give back what allocations and requests of the past freed, until the agent ends.
+async fn trim_heap(ended: CancellationToken) {
+    let mut trimmer = HeapTrimmer::default();
+    while ended.run_until_cancelled(clock::sleep(HEAP_LOOK_INTERVAL)).await.is_some() {
+        let looked = tokio::task::spawn_blocking(move || {
+            let freed = trimmer.trim_where_due();
+            (trimmer, freed)
+        });
+        let Ok((looked, freed)) = looked.await else { return };
+        trimmer = looked;
+        if let Some(bytes) = freed {
+            tracing::debug!(bytes, "freed memory was given back to the kernel");
+        }
+    }
 }
 
 /// End a process of an agent that crashed. Whether it lived.

@@ -561,6 +561,10 @@ pub const RUN_END_WALL_MAX: Duration = Duration::from_secs(5);
 pub const RUN_NOTE_BYTES_MAX: usize = 256 * KIB as usize;
 /// How often it is looked whether a run that is held back has ended.
 pub const HELD_RUN_POLL: Duration = Duration::from_millis(250);
+/// How often the agent looks whether much of its heap was freed.
+pub const HEAP_LOOK_INTERVAL: Duration = Duration::from_secs(30);
+/// How much is freed before it is given back to the kernel, bytes: what some hundred allocations take.
+pub const HEAP_FREED_BYTES_MAX: u64 = 8 * MIB;
 /// Events of a driver waiting for one task runner; more are dropped and counted.
 pub const DRIVER_EVENTS_QUEUE_MAX: usize = 32;
 

@@ -1,8 +1,9 @@
-//! Memory that only the start needed.
+//! Memory that only the start needed, and what was freed since.
 //!
 //! ```text
 //!   /proc/self/maps ─► code and constants of this program ─► dropped from this process
 //!                      freed blocks of the allocator ─────► given back to the kernel
+//!   again and again: free bytes of the heap ─ many more than after the last time? ─► given back
 //! ```
 //! Most of a start's pages are code that runs once: compiled plugins that are embedded, fingerprints, the
 //! set-up of engines. They stay in the page cache, so that a page that is needed again is mapped again
@@ -11,6 +12,7 @@
 use std::ffi::c_void;
 use std::fs;
 
+use ostler_model::limits::HEAP_FREED_BYTES_MAX;
 use rustix::mm::{Advice, madvise};
 
 /// Give back what is not in use. Of the program's own pages those that are needed come again, one by one.
@@ -62,6 +64,48 @@ fn range(line: &str) -> Option<(u64, usize)> {
     Some((start, usize::try_from(end.checked_sub(start)?).ok()?))
 }
 
+/// Decides when the allocator is asked to give back what was freed: the allocator counts bytes as free
+/// whether or not the kernel has their pages back.
+#[derive(Debug, Default)]
+pub struct HeapTrimmer {
+    /// Bytes that were free after the last trim, or fewer since then.
+    free: u64,
+}
+
+impl HeapTrimmer {
+    /// Whether to trim a heap with so many free bytes.
+    pub fn is_due(&mut self, free: u64) -> bool {
+        self.free = self.free.min(free);
+        free.saturating_sub(self.free) >= HEAP_FREED_BYTES_MAX
+    }
+
+    /// It was trimmed, and so many bytes are free.
+    pub const fn note_trim(&mut self, free: u64) {
+        self.free = free;
+    }
+
+    /// Look at the heap of this process, and give back what was freed where that is much. Blocks for
+    /// milliseconds when it does. Returns the bytes that were freed since the last time, if it did.
+    pub fn trim_where_due(&mut self) -> Option<u64> {
+        let (before, free) = (self.free, free_heap_bytes());
+        if !self.is_due(free) {
+            return None;
+        }
+        trim();
+        self.note_trim(free_heap_bytes());
+        Some(free.saturating_sub(before))
+    }
+}
+
+/// Bytes of the allocator's heap that nothing uses.
+fn free_heap_bytes() -> u64 {
+    #[cfg(target_env = "gnu")]
+    // SAFETY: it takes nothing and returns a plain struct.
+    return u64::try_from(unsafe { libc::mallinfo2() }.fordblks).unwrap_or(u64::MAX);
+    #[cfg(not(target_env = "gnu"))]
+    0
+}
+
 /// Let the allocator give back what is free.
 pub(crate) fn trim() -> bool {
     #[cfg(target_env = "gnu")]
@@ -99,6 +143,41 @@ Anonymous:             0 kB
     fn only_unchanged_pages_of_the_program_itself_are_dropped() {
         assert_eq!(clean(SMAPS, "/bin/program"), [(0x5000, 0x4000), (0x9000, 0x3000)]);
         assert_eq!(clean("no list of mappings", "/bin/program"), []);
+    }
+
+    #[test]
+    fn a_heap_is_trimmed_when_much_was_freed_since_the_last_time_and_not_for_what_stays_free() {
+        let mut trimmer = HeapTrimmer::default();
+        assert!(!trimmer.is_due(HEAP_FREED_BYTES_MAX - 1));
+        assert!(trimmer.is_due(HEAP_FREED_BYTES_MAX));
+        // The allocator still counts what the kernel has again.
+        trimmer.note_trim(HEAP_FREED_BYTES_MAX);
+        assert!(!trimmer.is_due(HEAP_FREED_BYTES_MAX));
+        assert!(!trimmer.is_due(2 * HEAP_FREED_BYTES_MAX - 1));
+        // What was free is used, and freed again.
+        assert!(!trimmer.is_due(0));
+        assert!(trimmer.is_due(HEAP_FREED_BYTES_MAX));
+    }
+
+    #[test]
+    #[cfg(target_env = "gnu")]
+    fn freed_memory_goes_back_to_the_kernel() {
+        let mut trimmer = HeapTrimmer::default();
+        trimmer.note_trim(free_heap_bytes());
+        // Small blocks are not mapped one by one. The last one holds the top of the heap.
+        let mut blocks: Vec<Vec<u8>> = (0..40_000).map(|_| vec![1; 2_000]).collect();
+        let last = blocks.pop();
+        drop(blocks);
+        let resident = || {
+            let statm = fs::read_to_string("/proc/self/statm").unwrap();
+            statm.split_ascii_whitespace().nth(1).unwrap().parse::<u64>().unwrap() * 4096
+        };
+        let before = resident();
+        let freed = trimmer.trim_where_due();
+        assert!(freed.is_some_and(|bytes| bytes > 60_000_000), "{freed:?}");
+        assert!(resident() + 40_000_000 < before, "{before} bytes were resident, {} are", resident());
+        assert_eq!(trimmer.trim_where_due(), None);
+        drop(last);
     }
 
     #[test]
