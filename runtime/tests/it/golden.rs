@@ -169,7 +169,8 @@ fn placeholders(text: &str, known: &[(String, &str)]) -> String {
 /// Maps whose keys are the machine's.
 const MACHINES: &[&str] = &["Attributes", "attributes", "calls", "functions", "Drivers", "drivers"];
 
-/// Of an answer whose values are the machine's: every key with the types that its values have.
+/// Of an answer whose values are the machine's: every key with the types that its values have, sorted:
+/// a machine with one disk has the shape of one with two.
 /// Items of a list have one shape together, and so have the values of a map of [`MACHINES`].
 fn shape(value: &Value) -> Value {
     match value {
@@ -186,7 +187,9 @@ fn shape(value: &Value) -> Value {
                 }
                 _ => (key.clone(), shape(value)),
             };
-            members.iter().map(one).collect()
+            let mut shapes: Map<String, Value> = members.iter().map(one).collect();
+            shapes.sort_keys();
+            shapes.into()
         }
     }
 }
@@ -273,4 +276,7 @@ fn what_varies_is_replaced_and_a_shape_keeps_keys_and_types() {
         "Attributes": { "*": "number|text" }, "List": [{ "a": "number", "b": "bool" }],
     });
     assert_eq!(shape(&value), expected);
+    let disk = json!({ "Size": 1, "Device": "a" });
+    let (one, two) = (json!([disk]), json!([disk, disk]));
+    assert_eq!(shape(&one).to_string(), shape(&two).to_string(), "one more disk is no other shape");
 }

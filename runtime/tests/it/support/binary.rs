@@ -43,9 +43,11 @@ pub fn command<S: AsRef<OsStr>>(args: impl IntoIterator<Item = S>) -> tokio::pro
     command
 }
 
-/// Any program that may call it, likewise.
+/// Any program that may call it, likewise. Signals do to it what they do to a program of a terminal,
+/// also where these tests run under `nohup` or behind a shell that goes on.
 pub fn unconfigured(program: &str) -> tokio::process::Command {
     let mut command = tokio::process::Command::new(program);
+    with_default_signals(&mut command);
     command
         .env_remove("OSTLER_CONFIG")
         .env_remove("OSTLER_DATA_DIR")
@@ -60,6 +62,21 @@ pub fn unconfigured(program: &str) -> tokio::process::Command {
         .stderr(Stdio::piped())
         .kill_on_drop(true);
     command
+}
+
+/// Whoever starts these tests may have had signals ignored, which programs inherit.
+pub fn with_default_signals(command: &mut tokio::process::Command) {
+    let heed = || {
+        for signal in [libc::SIGHUP, libc::SIGINT, libc::SIGQUIT, libc::SIGTERM] {
+            // SAFETY: it changes one entry of a table of the new process.
+            if unsafe { libc::signal(signal, libc::SIG_DFL) } == libc::SIG_ERR {
+                return Err(std::io::Error::last_os_error());
+            }
+        }
+        Ok(())
+    };
+    // SAFETY: between fork and exec only system calls are made; nothing is allocated.
+    unsafe { command.pre_exec(heed) };
 }
 
 /// Run it to its end.
