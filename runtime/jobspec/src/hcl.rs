@@ -25,6 +25,7 @@ mod operators;
 mod reference;
 mod scan;
 mod scope;
+mod syntax;
 mod template;
 mod types;
 mod value;
@@ -95,8 +96,8 @@ fn parse(text: &str, sink: &mut Sink) -> Option<(HclBody, BTreeMap<usize, String
             }
             return None;
         }
-        let length = name.len().max(1);
-        return sink.refuse(Span::new(at, at + length), syntax_message(&copy, at, error.message()));
+        let (span, message) = syntax::explain(&copy, at, error.message());
+        return sink.refuse(span, message);
     }
 }
 
@@ -110,40 +111,6 @@ fn placeholder(length: usize, number: usize) -> Option<String> {
     let suffix = format!("{number:02}");
     let fill = length.checked_sub(suffix.len() + 1)?;
     Some(format!("Z{}{suffix}", "_".repeat(fill)))
-}
-
-/// The parser's message in the terms of a job file.
-fn syntax_message(text: &str, at: usize, message: &str) -> String {
-    if at >= text.trim_end().len() {
-        return format!("the file ends too early: {message}");
-    }
-    let before = text.get(..at).unwrap_or_default();
-    let line = before.rsplit('\n').next().unwrap_or_default();
-    // What comes after the one attribute, or a block where that should be.
-    let structure = ["invalid attribute", "invalid block", "unexpected token"];
-    if opens_block(line) && structure.iter().any(|start| message.starts_with(start)) {
-        return ONE_LINE.to_owned();
-    }
-    format!("cannot be read: {message}")
-}
-
-const ONE_LINE: &str =
-    "a one-line block holds one attribute; put nested blocks on lines of their own";
-
-/// Is a brace open at the end of the line that was opened in it? Those in texts do not count.
-fn opens_block(line: &str) -> bool {
-    let (mut open, mut quoted, mut escaped) = (0_usize, false, false);
-    for c in line.chars() {
-        match (c, quoted) {
-            (_, true) if escaped => escaped = false,
-            ('\\', true) => escaped = true,
-            ('"', _) => quoted = !quoted,
-            ('{', false) => open += 1,
-            ('}', false) => open = open.saturating_sub(1),
-            _ => {}
-        }
-    }
-    open > 0
 }
 
 /// Turns the parser's structures into the tree.

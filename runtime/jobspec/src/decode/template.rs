@@ -176,6 +176,9 @@ fn source(
 ) -> Option<TemplateSource> {
     let (data_key, source_key) = (cx.name("data", "EmbeddedTmpl"), cx.name("source", "SourcePath"));
     let filled = |given: Given<String>| given.placed().filter(|(text, _)| !text.is_empty());
+    // What was said of a value that cannot be used is enough.
+    let is_unusable = |given: &Given<String>| given.was_given && given.value.is_none();
+    let told = is_unusable(&data) || is_unusable(&source);
     match (filled(data), filled(source)) {
         (Some((text, at)), None) => {
             match Template::parse("template", &text, &Delimiters::new(left, right)) {
@@ -190,6 +193,7 @@ fn source(
         (Some(_), Some((_, at))) => {
             cx.refuse(at, format!("a template has {data_key} or {source_key}, not both"))
         }
+        (None, None) if told => None,
         (None, None) => cx.refuse(at, format!("a template needs {data_key} or {source_key}")),
     }
 }

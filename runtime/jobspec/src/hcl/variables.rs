@@ -104,9 +104,9 @@ impl<'a> Evaluator<'a> {
         let body = match hcl_edit::parser::parse_body(&file.text) {
             Ok(body) => body,
             Err(error) => {
-                let at = error.location().offset();
-                let message = format!("cannot be read: {}", error.message());
-                sink.error(Span::new(at, at + 1), message);
+                let at = error.location().offset().min(file.text.len());
+                let (span, message) = super::syntax::explain(&file.text, at, error.message());
+                sink.error(span, message);
                 return members;
             }
         };

@@ -520,6 +520,40 @@ fn what_is_not_hcl_is_reported_where_reading_stopped() {
 }
 
 #[test]
+fn what_the_parser_cannot_read_is_explained_where_it_is_wrong() {
+    for (text, expected) in [
+        (
+            "job \"a\" {\n env {\n  \"http.host\" = \"x\"\n }\n}",
+            "3:3: the name of an attribute has no quotes; … env = { \"http.host\" = … }",
+        ),
+        ("job \"a\" {\n x = [\"dc1\"],\n y = 1\n}", "2:13: no comma follows an attribute"),
+        (
+            "job \"${CI_PROJECT_NAME}\" {\n}",
+            "1:6: \"${CI_PROJECT_NAME}\" is not replaced in the label of a block; write the name itself",
+        ),
+        ("job 'a' {\n}", "1:5: a text stands in double quotes: \"a\""),
+        ("job \"a\" {\n x = ['dc1']\n}", "2:7: a text stands in double quotes: \"dc1\""),
+        ("job \"a\" {\n type: \"batch\"\n}", "2:6: an attribute is given with =, as in type = …"),
+        (
+            "job \"a\" {\n x = <<EOT\none %%{ is a text\n two \"%{host} %{DATA:x}\"\nEOT\n}",
+            "4:7: %{ begins if, else, endif, for or endfor in a text, and \"host\" is none … write %%{ for a literal %{",
+        ),
+        (
+            "job \"a\" {\n x = \"a %{host}\"\n}",
+            "2:9: %{ begins if, else, endif, for or endfor in a text, and \"host\" is none … write %%{ for a literal %{",
+        ),
+    ] {
+        check(text, &[expected]);
+    }
+}
+
+#[test]
+fn a_template_whose_text_cannot_be_had_is_not_reported_as_one_without_a_text() {
+    let text = in_task("template {\ndata = nosuch\ndestination = \"local/x\"\n}");
+    check(&text, &["6:8: a name without meaning here"]);
+}
+
+#[test]
 fn attributes_given_twice_do_not_hide_other_problems() {
     check(
         "job \"a\" {\n priority = 1\n priority = 2\n priority = 3\n typ = 1\n}",
