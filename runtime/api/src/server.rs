@@ -45,6 +45,7 @@ mod live;
 mod logs;
 mod metrics;
 mod metrics_own;
+mod metrics_text;
 mod monitor;
 mod namespaces;
 mod nodes;

@@ -273,6 +273,15 @@ async fn numbers_have_nomads_names_and_prometheus_reads_them() {
         assert!(name.starts_with("nomad_") || name.starts_with("ostler_"), "{line}");
     }
     assert!(text.contains("\nnomad_client_allocations_running{"), "{text}");
+    // As promtool wants it: what each counts, and counters by their names.
+    for line in text.lines().filter(|line| line.starts_with("# TYPE ")) {
+        let (name, kind) = line["# TYPE ".len()..].split_once(' ').unwrap();
+        let help = text.lines().find(|line| line.starts_with(&format!("# HELP {name} ")));
+        let help = help.unwrap_or_else(|| panic!("{name} says nothing of itself"));
+        assert!(!help.ends_with("A number of this agent."), "{name} is not in the list");
+        assert_eq!(name.ends_with("_total") && name.starts_with("ostler"), kind == "counter", "{line}");
+    }
+    assert!(text.contains("\nostler_state_writes_total "), "{text}");
     let wrong = client.get("/v1/metrics?format=xml").await;
     assert_eq!(wrong.status, StatusCode::BAD_REQUEST);
     served.stop().await;

@@ -4,7 +4,7 @@
 //! ```text
 //! node, allocations, what tasks use, what the machine uses, the store ─┐
 //! plugins, hooks, guests (metrics_own) ────────────────────────────────┴─► Gauge ─┬─► JSON
-//!                                                                                └─► text, one line each
+//!                                                                                └─► text (metrics_text)
 //! ```
 
 use std::collections::BTreeMap;
@@ -21,6 +21,7 @@ use super::error::Failure;
 use super::host;
 use super::json::{agent::metrics, stats};
 use super::metrics_own;
+use super::metrics_text;
 use super::nodes;
 use super::params::Params;
 use super::reply;
@@ -53,7 +54,7 @@ pub(super) async fn read(State(api): Shared, params: Params) -> Result<Response,
     answer.gauges.extend(of_tasks(&api, views).await);
     if prometheus {
         let kind = (CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8");
-        return Ok(([kind], text(&answer.gauges)).into_response());
+        return Ok(([kind], metrics_text::text(&answer.gauges)).into_response());
     }
     reply::json(&params, &answer)
 }
@@ -216,78 +217,4 @@ fn labels_of(view: &AllocView, task: &Task, host: &str) -> Labels {
         ("task_group", alloc.group.to_string()),
         ("task", task.name.to_string()),
     ])
-}
-
-/// What only grows while its plugin or its store is in its place, and is asked for by its rate.
-const COUNTERS: [&str; 11] = [
-    "ostler_plugin_calls",
-    "ostler_plugin_calls_failed",
-    "ostler_plugin_cpu_seconds",
-    "ostler_plugin_quarantines",
-    "ostler_state_commits",
-    "ostler_state_commits_failed",
-    "ostler_state_puts",
-    "ostler_state_unchanged",
-    "ostler_state_writes",
-    "ostler_traces_lost",
-    "ostler_traces_sent",
-];
-
-/// As Prometheus reads them: all of one name together, after their type.
-fn text(gauges: &[Gauge<'_>]) -> String {
-    let mut by_name: BTreeMap<String, Vec<&Gauge<'_>>> = BTreeMap::new();
-    for gauge in gauges {
-        by_name.entry(plain(&gauge.name)).or_default().push(gauge);
-    }
-    let mut text = String::new();
-    for (name, all) in by_name {
-        let kind = if COUNTERS.contains(&name.as_str()) { "counter" } else { "gauge" };
-        text.push_str(&format!("# TYPE {name} {kind}\n"));
-        for gauge in all {
-            let labels: Vec<_> = gauge
-                .labels
-                .iter()
-                .map(|(name, value)| format!("{}=\"{}\"", plain(name), escaped(value)))
-                .collect();
-            let labels = match labels.is_empty() {
-                true => String::new(),
-                false => format!("{{{}}}", labels.join(",")),
-            };
-            text.push_str(&format!("{name}{labels} {}\n", gauge.value));
-        }
-    }
-    text
-}
-
-/// A name of letters, digits and underscores.
-fn plain(name: &str) -> String {
-    name.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '_' }).collect()
-}
-
-fn escaped(value: &str) -> String {
-    value.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_text_for_prometheus_has_each_name_once_and_no_label_breaks_out_of_its_line() {
-        let labels = |job: &str| Labels::from([("job".to_owned(), job.to_owned())]);
-        let gauges = [
-            gauge("nomad.client.uptime", 7.5, &Labels::new()),
-            gauge("nomad.client.allocs.memory.rss", 1.0, &labels("a\"b\\c\nd")),
-            gauge("nomad.client.allocs.memory.rss", 2.0, &labels("web")),
-            gauge("ostler.plugin.calls", 3.0, &Labels::new()),
-        ];
-        let wanted = "# TYPE nomad_client_allocs_memory_rss gauge\n\
-                      nomad_client_allocs_memory_rss{job=\"a\\\"b\\\\c\\nd\"} 1\n\
-                      nomad_client_allocs_memory_rss{job=\"web\"} 2\n\
-                      # TYPE nomad_client_uptime gauge\n\
-                      nomad_client_uptime 7.5\n\
-                      # TYPE ostler_plugin_calls counter\n\
-                      ostler_plugin_calls 3\n";
-        assert_eq!(text(&gauges), wanted);
-    }
 }
