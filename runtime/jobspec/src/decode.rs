@@ -31,6 +31,7 @@ pub(crate) mod volume;
 
 pub(crate) use agent::agent_config;
 pub use agent::{agent_key, agent_key_paths};
+pub(crate) use constraint::RulesRead;
 pub(crate) use job::job;
 pub use trust::parse_trust_file;
 

@@ -19,6 +19,7 @@ use std::time::Duration;
 use serde_json::Map;
 
 use crate::Syntax;
+use crate::decode::RulesRead;
 use crate::diagnostic::{Sink, Span, shown};
 use crate::places::ConfigPlaces;
 use crate::tree::{self, Key};
@@ -34,11 +35,13 @@ pub(crate) struct Context<'a> {
     pub syntax: Syntax,
     /// Where the `config` of tasks stands.
     pub places: ConfigPlaces,
+    /// Constraints and affinities that were read.
+    pub rules: RulesRead,
 }
 
 impl<'a> Context<'a> {
     pub(crate) fn new(sink: &'a mut Sink, syntax: Syntax) -> Self {
-        Self { sink, syntax, places: ConfigPlaces::default() }
+        Self { sink, syntax, places: ConfigPlaces::default(), rules: RulesRead::default() }
     }
 
     pub(crate) fn error(&mut self, at: Span, message: impl Into<String>) {

@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 pub use crate::time::Timestamp;
+use crate::wanted::Wanted;
 
 /// A source of the time of day and of monotonic time.
 #[derive(Clone, Debug, Default)]
@@ -147,6 +148,17 @@ pub fn blocking_beside(work: impl FnOnce() + Send + 'static) {
         Ok(runtime) if !SIMULATED.get() => drop(runtime.spawn_blocking(work)),
         _ => work(),
     }
+}
+
+/// As [`blocking`], of work that computes for strangers: it is told when nobody waits for it any more.
+///
+/// # Errors
+/// As [`blocking`].
+pub async fn blocking_while_wanted<T: Send + 'static>(
+    work: impl FnOnce(&Wanted) -> T + Send + 'static,
+) -> Result<T, tokio::task::JoinError> {
+    let (_waiter, wanted) = Wanted::while_held();
+    blocking(move || work(&wanted)).await
 }
 
 /// Run `work` that blocks on a thread for it; at once in a simulation.

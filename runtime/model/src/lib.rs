@@ -55,4 +55,5 @@ pub mod trust;
 pub mod variables;
 pub mod vars;
 pub mod volume;
+pub mod wanted;
 pub mod words;

@@ -16,6 +16,7 @@ mod guest;
 mod moved;
 mod networks;
 mod nomad_plugin;
+mod patterns;
 mod services;
 mod template;
 mod traces;
@@ -32,6 +33,7 @@ pub use guest::*;
 pub use moved::*;
 pub use networks::*;
 pub use nomad_plugin::*;
+pub use patterns::*;
 pub use services::*;
 pub use template::*;
 pub use traces::*;
@@ -62,9 +64,6 @@ pub const JOB_DIAGNOSTICS_MAX: usize = 50;
 pub const JOB_TASKS_MAX: usize = 50_000;
 /// Most task blocks of one job, counts left aside: each allocation of a group has all of them.
 pub const JOB_TASK_BLOCKS_MAX: usize = 1_000;
-/// Memory of one compiled regular expression of a constraint or an affinity, bytes: a hostile pattern is
-/// refused, not compiled.
-pub const REGEXP_BYTES_MAX: usize = 1024 * 1024;
 /// Places of a task group whose ends are kept in one record: a job of ten thousand allocations has
 /// 157, and what one more end writes stays below 4 KiB.
 pub const ENDED_PLACES_PER_RECORD: u32 = 64;

@@ -13,16 +13,15 @@
 use std::cmp::Ordering;
 use std::collections::BTreeSet;
 use std::fmt;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use serde::Serialize;
 
 use super::version::{self, Style, VersionError};
 use ostler_model::attribute::{Attribute, Comparison, Scalar};
 use ostler_model::job::{Constraint, Operator};
-use ostler_model::limits::REGEXP_BYTES_MAX;
-
-/// Longest side as written in a job, bytes: sets and patterns are searched for many devices.
-const SIDE_BYTES_MAX: usize = 4 * 1024;
+use ostler_model::limits::{CONSTRAINT_PATTERNS_BYTES_MAX, CONSTRAINT_SIDE_BYTES_MAX};
+use ostler_patterns::{Compiled, Pattern, Patterns};
 
 /// What a name between `${` and `}` stands for; `None` when nothing is set.
 pub type Resolver<'a> = &'a dyn Fn(&str) -> Option<Attribute>;
@@ -53,13 +52,13 @@ pub enum UnmetReason {
     #[error("the two cannot be compared; check kinds and units")]
     NotComparable,
     /// A side is longer than anybody would write it.
-    #[error("a side is longer than {SIDE_BYTES_MAX} bytes")]
+    #[error("a side is longer than {CONSTRAINT_SIDE_BYTES_MAX} bytes")]
     TooLong,
     /// A version or a requirement cannot be read.
     #[error(transparent)]
     Version(#[from] VersionError),
     /// The regular expression is broken or too large.
-    #[error("bad regular expression: {reason}")]
+    #[error("the right side is {reason}")]
     Regexp {
         /// What is wrong with it.
         reason: String,
@@ -131,7 +130,7 @@ pub fn evaluate(constraint: &Constraint, resolve: Resolver<'_>) -> Result<(), Bo
     let left = side(&constraint.left, resolve);
     let right = side(&constraint.right, resolve);
     let longest = constraint.left.len().max(constraint.right.len());
-    let result = if longest > SIDE_BYTES_MAX {
+    let result = if longest > CONSTRAINT_SIDE_BYTES_MAX {
         Err(UnmetReason::TooLong)
     } else {
         relation(constraint.operator, left.as_ref(), right.as_ref())
@@ -276,13 +275,25 @@ fn either_unit(left: &Side, right: &Side) -> bool {
     (left.plain || right.plain) && (parsed(left).unit.is_some() || parsed(right).unit.is_some())
 }
 
+/// Regular expressions of the constraints that were looked at last: they are looked at again whenever something of
+/// their jobs is placed.
+static PATTERNS: Mutex<Patterns> = Mutex::new(Patterns::new());
+
 fn regexp(text: &str, pattern: &str) -> Result<bool, UnmetReason> {
-    regex::RegexBuilder::new(pattern)
-        .size_limit(REGEXP_BYTES_MAX)
-        .dfa_size_limit(REGEXP_BYTES_MAX)
-        .build()
-        .map(|expression| expression.is_match(text))
-        .map_err(|error| UnmetReason::Regexp { reason: error.to_string() })
+    let compiled = compiled(pattern);
+    let compiled = compiled.map_err(|error| UnmetReason::Regexp { reason: error.to_string() })?;
+    Ok(compiled.is_match(text))
+}
+
+/// Compiled without the lock: others look at theirs meanwhile.
+fn compiled(pattern: &str) -> Compiled {
+    let patterns = || PATTERNS.lock().unwrap_or_else(PoisonError::into_inner);
+    let known = patterns().known(pattern);
+    known.unwrap_or_else(|| {
+        let compiled = Pattern::compile(pattern).map(Arc::new);
+        patterns().keep(pattern, &compiled, CONSTRAINT_PATTERNS_BYTES_MAX);
+        compiled
+    })
 }
 
 /// Members of a comma-separated list, without the spaces around them.

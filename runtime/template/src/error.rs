@@ -35,6 +35,9 @@ pub enum TemplateProblem {
         /// Of what.
         unit: &'static str,
     },
+    /// Nobody waits for it any more.
+    #[error("nobody waits for the template any more")]
+    GivenUp,
 }
 
 impl TemplateProblem {

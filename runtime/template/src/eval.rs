@@ -9,6 +9,9 @@ mod field;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use ostler_model::limits::PATTERNS_OF_ONE_BYTES_MAX;
+use ostler_patterns::{Pattern, Patterns};
+
 use crate::error::{TemplateError, TemplateProblem, wide};
 use crate::functions::{self, Known};
 use crate::outside::{Dependency, Outside, OutsideAnswer};
@@ -41,6 +44,7 @@ pub(crate) struct Run<'a> {
     steps: u64,
     depth: usize,
     work: usize,
+    patterns: Patterns,
 }
 
 impl Template {
@@ -64,6 +68,7 @@ impl Template {
             steps: 0,
             depth: 0,
             work: 0,
+            patterns: Patterns::new(),
         };
         let mut sink = Sink::output(options.output_bytes_max);
         run.list(&self.root, &Value::Nothing, &mut sink)
@@ -72,12 +77,32 @@ impl Template {
     }
 }
 
+/// The steps that going through a value takes: some microseconds each.
+fn steps_through(value: &Value) -> u64 {
+    let steps = match value {
+        Value::List(list) => list.items().len() / ITEMS_OF_A_STEP,
+        Value::Map(map) => map.entries().len() / ITEMS_OF_A_STEP,
+        other => other.as_text().map_or(0, <[u8]>::len) / BYTES_OF_A_STEP,
+    };
+    wide(steps)
+}
+
+const ITEMS_OF_A_STEP: usize = 64;
+const BYTES_OF_A_STEP: usize = 4 * 1_024;
+
 impl Run<'_> {
     fn step(&mut self) -> Result<(), TemplateProblem> {
-        self.steps += 1;
+        self.go(1)
+    }
+
+    fn go(&mut self, steps: u64) -> Result<(), TemplateProblem> {
+        self.steps = self.steps.saturating_add(steps);
         if self.steps > self.options.steps_max {
             let max = self.options.steps_max;
             return Err(TemplateProblem::Limit { what: "takes", max, unit: "steps" });
+        }
+        if self.outside.is_given_up() {
+            return Err(TemplateProblem::GivenUp);
         }
         Ok(())
     }
@@ -99,6 +124,20 @@ impl Run<'_> {
             return Err(TemplateProblem::Limit { what: "makes values of", max, unit: "bytes" });
         }
         Ok(())
+    }
+
+    /// A regular expression for this text. What it takes to compile and to search counts as made.
+    pub(crate) fn pattern(
+        &mut self,
+        pattern: &str,
+        text: &str,
+    ) -> Result<Arc<Pattern>, TemplateProblem> {
+        let (compiled, price) = self.patterns.compile(pattern, PATTERNS_OF_ONE_BYTES_MAX);
+        self.made(price)?;
+        let wrong = |error| TemplateProblem::Value(format!("{pattern:?} is {error}"));
+        let compiled = compiled.map_err(wrong)?;
+        self.made(compiled.price_of(text))?;
+        Ok(compiled)
     }
 
     /// For what a function makes: as much as is left.
@@ -365,6 +404,8 @@ impl Run<'_> {
         if count < function.least || function.most.is_some_and(|most| count > most) {
             return Err(TemplateProblem::Value(function.wrong_count(count)));
         }
+        // What a function goes through takes its time too, however little it makes of it.
+        self.go(arguments.iter().map(steps_through).sum())?;
         let value = (function.call)(self, arguments)?;
         self.made(value.weight())?;
         Ok(value)

@@ -65,4 +65,8 @@ pub trait Outside {
     fn variable(&self, name: &str) -> Option<String>;
     /// Anything that may change while the task runs.
     fn ask(&self, what: &Dependency) -> OutsideAnswer;
+    /// Does nobody wait for the output any more?
+    fn is_given_up(&self) -> bool {
+        false
+    }
 }

@@ -8,9 +8,12 @@
     reason = "tests"
 )]
 
+use std::cell::Cell;
+
 use ostler_model::time::Timestamp;
 use ostler_template::{
-    Delimiters, Dependency, Options, Outside, OutsideAnswer, Rendered, Template, Value,
+    Delimiters, Dependency, Options, Outside, OutsideAnswer, Rendered, Template, TemplateProblem,
+    Value,
 };
 use proptest::prelude::*;
 
@@ -87,7 +90,7 @@ fn what_never_ends_or_grows_is_ended() {
             "{{ range loop 999 }}{{ scratch.MapSet \"m\" \"k\" (scratch.MapValues \"m\") }}{{ end }}",
             "nests values more than",
         ),
-        ("{{ regexMatch \"(((a{1000}){1000}){1000})\" \"a\" }}", "is no pattern"),
+        ("{{ regexMatch \"(((a{1000}){1000}){1000})\" \"a\" }}", "is too large a regular expression"),
         ("{{ printf \"%999999999d\" 1 | len }}{{ fail }}", "there is no function"),
     ] {
         let error = fails(text);
@@ -101,6 +104,54 @@ fn what_never_ends_or_grows_is_ended() {
         let deep = "[".repeat(500);
         fails(&format!("{{{{ parse{kind} \"{deep}\" }}}}"));
     }
+}
+
+/// Like [`Task`], and nobody waits any more after it was asked so often.
+struct Hurried(Cell<u32>);
+
+impl Outside for Hurried {
+    fn now(&self) -> Timestamp {
+        Task.now()
+    }
+
+    fn variable(&self, name: &str) -> Option<String> {
+        Task.variable(name)
+    }
+
+    fn ask(&self, what: &Dependency) -> OutsideAnswer {
+        Task.ask(what)
+    }
+
+    fn is_given_up(&self) -> bool {
+        let left = self.0.get();
+        self.0.set(left.saturating_sub(1));
+        left == 0
+    }
+}
+
+#[test]
+fn what_nobody_waits_for_is_rendered_no_further() {
+    let text = "{{ range loop 999999 }}{{ . }}{{ end }}";
+    let template = Template::parse("t", text, &Delimiters::default()).unwrap();
+    let error = template.render(&Hurried(Cell::new(100)), Options::default()).unwrap_err();
+    assert_eq!(error.problem, TemplateProblem::GivenUp);
+}
+
+#[test]
+fn compiling_and_searching_patterns_counts_as_work() {
+    // A new pattern at each turn.
+    let compiles = "{{ range $i := loop 999 }}{{ regexMatch (printf \"\\\\p{L}{20}%d\" $i) \"a\" }}{{ end }}";
+    assert!(fails(compiles).contains("makes values of more than"));
+    // The same one costs once.
+    let same = "{{ range loop 999 }}{{ regexReplaceAll \"[a-z]+\" \"x\" \"ab\" }}{{ end }}";
+    assert_eq!(render(same, Options::default()).unwrap().output.len(), 999);
+}
+
+#[test]
+fn going_through_long_texts_takes_steps() {
+    let text = "{{ $x := indent 1000000 \"a\" }}{{ range loop 9999 }}{{ sha256Hex $x }}{{ end }}";
+    let options = Options { steps_max: 5_000, ..Options::default() };
+    assert!(render(text, options).unwrap_err().contains("takes more than"));
 }
 
 #[test]

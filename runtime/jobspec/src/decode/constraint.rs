@@ -4,7 +4,19 @@ use crate::diagnostic::{Span, shown};
 use crate::keys::Bounds::Whole;
 use crate::keys::{Context, Given, keys};
 use ostler_model::job::{Affinity, Constraint, Operator, truth};
-use ostler_model::limits::REGEXP_BYTES_MAX;
+use ostler_model::limits::{
+    CONSTRAINT_SIDE_BYTES_MAX, JOB_PATTERNS_BYTES_MAX, JOB_RULES_MAX, PATTERNS_OF_ONE_BYTES_MAX,
+};
+use ostler_patterns::Patterns;
+
+/// What the constraints and affinities of a job cost up to here.
+#[derive(Debug, Default)]
+pub(crate) struct RulesRead {
+    count: usize,
+    patterns: Patterns,
+    /// What the patterns cost to compile.
+    price: usize,
+}
 
 /// All words of operators; of one with several, the first is written.
 const OPERATORS: [(&str, Operator); 20] = [
@@ -210,8 +222,8 @@ impl ConstraintKeys {
     }
 }
 
-/// Decode `affinity` blocks of a job, a group or a task. Nothing compares what they say, so what cannot
-/// be compared is said here.
+/// Decode `affinity` blocks of a job, a group or a task. Not every operator prefers
+/// one node to another.
 pub(super) fn node_affinities(blocks: Vec<AffinityKeys>, cx: &mut Context<'_>) -> Vec<Affinity> {
     for keys in &blocks {
         let operator = keys.operator.value.as_deref().unwrap_or_default();
@@ -223,15 +235,6 @@ pub(super) fn node_affinities(blocks: Vec<AffinityKeys>, cx: &mut Context<'_>) -
         ];
         if not_of_nodes.contains(&operator) {
             cx.error(keys.operator.at, format!("{operator} is no operator of an affinity"));
-        }
-        let pattern = match operator {
-            "regexp" => &keys.right,
-            _ => &keys.regexp,
-        };
-        let Some(text) = &pattern.value else { continue };
-        let limited = regex::RegexBuilder::new(text).size_limit(REGEXP_BYTES_MAX).build();
-        if let Err(error) = limited {
-            cx.error(pattern.at, format!("{} is no regular expression: {error}", shown(text)));
         }
     }
     affinities(blocks, cx)
@@ -258,16 +261,16 @@ fn rule(
     short: [(Operator, Given<String>); 6],
     cx: &mut Context<'_>,
 ) -> Option<Constraint> {
-    let mut compared: Option<(Operator, String)> = None;
+    let mut compared: Option<(Operator, String, Span)> = None;
     for (of, given) in short {
         let key = given.key;
         let Some((text, at)) = given.placed() else { continue };
         if compared.is_some() || operator.value.is_some() || right.value.is_some() {
             cx.error(at, format!("{what} compares once; use {key} or operator and value"));
         }
-        compared = Some((of, text));
+        compared = Some((of, text, at));
     }
-    let (operator, value) = match compared {
+    let (operator, value, at) = match compared {
         Some(compared) => compared,
         None => {
             let operator = self::operator(operator, cx)?;
@@ -281,7 +284,7 @@ fn rule(
             if right.value.is_none() && !unary && !right.was_given {
                 return cx.refuse(header, format!("{what} needs a {} to compare with", right.key));
             }
-            (operator, right.value.unwrap_or_default())
+            (operator, right.value.unwrap_or_default(), right.at)
         }
     };
     if operator == Operator::DistinctHosts {
@@ -293,7 +296,58 @@ fn rule(
     if left.value.is_none() && !left.was_given {
         cx.error(header, format!("{what} needs an {} to look at", left.key));
     }
-    Some(Constraint { left: left.value?, operator, right: value })
+    let left_at = left.at;
+    let rule = Constraint { left: left.value?, operator, right: value };
+    affordable(&rule, header, [left_at, at], cx).then_some(rule)
+}
+
+/// May it be looked at whenever something of the job is placed? What is too much is reported.
+fn affordable(rule: &Constraint, header: Span, at: [Span; 2], cx: &mut Context<'_>) -> bool {
+    cx.rules.count += 1;
+    if cx.rules.count > JOB_RULES_MAX {
+        // The others are no other problem.
+        if cx.rules.count == JOB_RULES_MAX + 1 {
+            let message = format!("a job has at most {JOB_RULES_MAX} constraints and affinities");
+            cx.error(header, message);
+        }
+        return false;
+    }
+    for (side, at) in [&rule.left, &rule.right].into_iter().zip(at) {
+        if side.len() > CONSTRAINT_SIDE_BYTES_MAX {
+            let bytes = side.len();
+            let message = format!(
+                "this has {bytes} bytes; a side of a comparison has at most {CONSTRAINT_SIDE_BYTES_MAX}"
+            );
+            cx.error(at, message);
+            return false;
+        }
+    }
+    let [_, at] = at;
+    // What is known on the node alone is looked at there.
+    rule.operator != Operator::Regexp || rule.right.contains("${") || pattern(&rule.right, at, cx)
+}
+
+/// Is it a regular expression, and does the job have room for it?
+fn pattern(text: &str, at: Span, cx: &mut Context<'_>) -> bool {
+    let rules = &mut cx.rules;
+    if rules.price > JOB_PATTERNS_BYTES_MAX {
+        return false;
+    }
+    let (compiled, price) = rules.patterns.compile(text, PATTERNS_OF_ONE_BYTES_MAX);
+    rules.price = rules.price.saturating_add(price);
+    if let Err(error) = compiled {
+        cx.error(at, format!("{} is {error}", shown(text)));
+        return false;
+    }
+    if rules.price > JOB_PATTERNS_BYTES_MAX {
+        let message = format!(
+            "the regular expressions of this job have, compiled, more than {JOB_PATTERNS_BYTES_MAX} bytes up to \
+             here; use fewer, or smaller classes: [0-9] is far smaller than \\d"
+        );
+        cx.error(at, message);
+        return false;
+    }
+    true
 }
 
 fn operator(given: Given<String>, cx: &mut Context<'_>) -> Option<Operator> {

@@ -1,10 +1,13 @@
 //! How much the expressions of one file may produce: a few that repeat each other could ask for more
-//! than there is memory.
+//! than there is memory, or take longer than anybody waits.
 
 use super::super::diagnostic::{Sink, Span};
-use ostler_model::limits::JOB_FILE_BYTES_MAX;
+use ostler_model::limits::{JOB_FILE_BYTES_MAX, PATTERNS_OF_ONE_BYTES_MAX};
+use ostler_model::wanted::Wanted;
+use ostler_patterns::{Compiled, Patterns};
 
-/// Bytes that all expressions together may produce; a value counts as 32 and its text.
+/// Bytes that all expressions together may produce; a value counts as 32 and its text. What takes time and
+/// produces little counts as much as what produces more in that time: 32 MiB are about a second.
 const PRODUCED_MAX: u64 = 16 * JOB_FILE_BYTES_MAX;
 
 /// What is left of it.
@@ -15,13 +18,30 @@ pub(super) struct Budget {
     exhausted: bool,
     /// Which was reported.
     told: bool,
+    wanted: Wanted,
+    patterns: Patterns,
 }
 
 impl Budget {
+    pub(super) fn new(wanted: Wanted) -> Self {
+        Self { wanted, ..Self::default() }
+    }
+
+    /// A regular expression, and whether what compiling it takes is still there.
+    pub(super) fn pattern(&mut self, text: &str) -> (Compiled, bool) {
+        let (compiled, price) = self.patterns.compile(text, PATTERNS_OF_ONE_BYTES_MAX);
+        (compiled, self.pay_bytes(price))
+    }
+
+    /// Is nothing evaluated any more?
+    pub(super) fn is_exhausted(&self) -> bool {
+        self.exhausted
+    }
+
     /// Count what is produced; `false` once it is too much.
     pub(super) fn pay(&mut self, amount: u64) -> bool {
         self.produced = self.produced.saturating_add(amount);
-        self.exhausted |= self.produced > PRODUCED_MAX;
+        self.exhausted |= self.produced > PRODUCED_MAX || self.wanted.is_given_up();
         !self.exhausted
     }
 
@@ -34,8 +54,10 @@ impl Budget {
     pub(super) fn tell(&mut self, at: Span, sink: &mut Sink) {
         if self.exhausted && !self.told {
             self.told = true;
-            let message = "the expressions of this file produce too much; check locals that repeat each other, and loops";
-            sink.error(at, message);
+            sink.error(at, match self.wanted.is_given_up() {
+                true => "nobody waits for this file any more",
+                false => "the expressions of this file produce too much; check locals that repeat each other, and loops",
+            });
         }
     }
 

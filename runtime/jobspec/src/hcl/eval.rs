@@ -56,7 +56,7 @@ impl<'a> Evaluator<'a> {
             inputs,
             known: BTreeMap::new(),
             given: BTreeMap::new(),
-            budget: Budget::default(),
+            budget: Budget::new(inputs.wanted.clone()),
             frames: Vec::new(),
             silent: 0,
             elsewhere: None,
@@ -79,6 +79,10 @@ impl<'a> Evaluator<'a> {
     /// The value of an expression; `None` after a problem was reported.
     pub(super) fn value(&mut self, expr: &Expression, sink: &mut Sink) -> Option<Val> {
         let span = self.at(expr.span());
+        if self.budget.is_exhausted() {
+            self.budget.tell(span, sink);
+            return None;
+        }
         if self.depth >= DEPTH_MAX {
             let message = format!("nested too deeply; at most {DEPTH_MAX} levels are allowed");
             return sink.refuse(span, message);

@@ -7,7 +7,9 @@ use proptest::prelude::*;
 
 use super::super::{JobFileError, Syntax, parse, parse_file};
 use super::{check_places, in_task, problems};
-use ostler_model::limits::{JOB_DIAGNOSTICS_MAX, JOB_FILE_BYTES_MAX};
+use crate::{Inputs, read_with};
+use ostler_model::limits::{JOB_DIAGNOSTICS_MAX, JOB_FILE_BYTES_MAX, JOB_RULES_MAX};
+use ostler_model::wanted::Wanted;
 
 /// On a stack as small as those of the agent's threads.
 fn on_small_stack(test: impl FnOnce() + Send + 'static) {
@@ -131,6 +133,55 @@ fn loops_and_functions_that_would_produce_too_much_are_stopped() {
 }
 
 #[test]
+fn compiling_patterns_counts_and_a_pattern_is_compiled_once() {
+    let each = "regex_replace(\"a\", \"\\\\p{L}{20}${i}x${j}\", \"\")";
+    let attack = format!("jsonencode([for j in range(1000) : [for i in range(1000) : {each}]])");
+    let written_out: String =
+        (0..9_999).map(|i| format!("regex_replace(\"a\", \"\\\\p{{L}}{{20}}{i}\", \"\"), ")).collect();
+    for value in [attack, format!("[{written_out}]")] {
+        let found = problems(&config(&value));
+        assert_eq!(found.len(), 1, "{found:?}");
+        assert!(found[0].contains("produce too much"), "{found:?}");
+    }
+    let same = config("[for i in range(1000) : regex_replace(\"a-${i}\", \"[a-z]+-\", \"\")]");
+    assert_eq!(problems(&same), Vec::<String>::new());
+    let searched = config(
+        "[for i in range(1000) : regex_replace(join(\"\", range(1000)), \"\\\\w{9}x\", \"\")]",
+    );
+    assert!(problems(&searched)[0].contains("produce too much"));
+}
+
+#[test]
+fn nothing_is_evaluated_for_somebody_who_has_gone() {
+    let (waiter, wanted) = Wanted::while_held();
+    let inputs = Inputs { wanted, ..Inputs::default() };
+    let read = || read_with(config("upper(\"a\")").as_bytes(), Path::new(""), None, &inputs);
+    assert!(read().is_ok());
+    drop(waiter);
+    let said = read().unwrap_err().to_string();
+    assert!(said.contains("nobody waits for this file any more"), "{said}");
+}
+
+#[test]
+fn what_a_job_compares_is_bounded_in_number_length_and_patterns() {
+    let rule = |more: &str| format!("constraint {{\nattribute = attr.kernel.name\n{more}\n}}\n");
+    let many = in_task(&rule("value = \"linux\"").repeat(JOB_RULES_MAX + 5));
+    let found = problems(&many);
+    assert_eq!(found.len(), 1, "{found:?}");
+    assert!(found[0].contains("at most 1000 constraints and affinities"), "{found:?}");
+    let found = problems(&in_task(&rule(&format!("value = \"{}\"", "x".repeat(4_097)))));
+    assert!(found[0].contains("a side of a comparison has at most 4096"), "{found:?}");
+    let found = problems(&in_task(&rule("regexp = \"\\\\p{L}{500}N\"")));
+    assert!(found[0].contains("is too large a regular expression"), "{found:?}");
+    let dear: String = (0..999).map(|i| rule(&format!("regexp = \"\\\\p{{L}}{{5}}{i}\""))).collect();
+    let found = problems(&in_task(&dear));
+    assert_eq!(found.len(), 1, "{found:?}");
+    assert!(found[0].contains("the regular expressions of this job have"), "{found:?}");
+    let usual: String = (0..300).map(|i| rule(&format!("regexp = \"^r[0-9]{{1,3}}-{i}$\""))).collect();
+    assert_eq!(problems(&in_task(&usual)), Vec::<String>::new());
+}
+
+#[test]
 fn hostile_arguments_are_refused_at_once() {
     for (value, expected) in [
         ("range(1000000000)", "at most 1024"),
@@ -138,7 +189,7 @@ fn hostile_arguments_are_refused_at_once() {
         ("format(\"%999999999d\", 1)", "at most 10000"),
         ("format(\"%.99999999999999999999f\", 1)", "at most 10000"),
         ("bcrypt(\"x\", 31)", "a cost of 4 to 12"),
-        ("regex_replace(\"x\", \"(a{1000}){1000}\", \"\")", "the pattern cannot be used"),
+        ("regex_replace(\"x\", \"(a{1000}){1000}\", \"\")", "too large a regular expression"),
         ("pow(10, 1000)", "no result"),
         ("parseint(\"ffffffffffffffffffffffff\", 16)", "too large"),
         ("indent(-1, \"x\")", "from 0 on"),

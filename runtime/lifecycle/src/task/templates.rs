@@ -28,6 +28,7 @@ use ostler_model::job::Task;
 use ostler_model::limits::TEMPLATE_BYTES_MAX;
 use ostler_model::template::{TaskTemplate, TemplateSource};
 use ostler_model::time::Timestamp;
+use ostler_model::wanted::Wanted;
 use ostler_template::{
     Delimiters, Dependency, Options, Rendered, Template, TemplateError, TemplateProblem,
 };
@@ -128,19 +129,20 @@ impl Made {
 }
 
 impl Templates {
-    /// Render and write them all, before a run. Blocks.
+    /// Render and write them all, before a run, while that is wanted. Blocks.
     ///
     /// # Errors
     /// The first that cannot be; those before it are written.
     pub fn render(
         rendering: Rendering,
         now: Timestamp,
+        wanted: &Wanted,
     ) -> Result<(Self, BTreeMap<String, String>), RenderError> {
         let sandbox = rendering.sandbox()?;
         let (mut known, mut vars) = (Known::default(), BTreeMap::new());
         for (index, template) in rendering.task.templates.iter().enumerate() {
             let name = rendering.name(template)?;
-            let rendered = rendering.one(&sandbox, template, &name, now, &mut known.seen)?;
+            let rendered = rendering.one(&sandbox, template, &name, (now, wanted), &mut known.seen)?;
             rendering.write(&sandbox, template, &name, &rendered.output, now)?;
             if template.env {
                 let secret = rendered.used.iter().any(is_secret);
@@ -242,20 +244,20 @@ impl Rendering {
         Ok((path, text))
     }
 
-    /// Render one, and keep how what it reads was before.
+    /// Render one as of a time, while that is wanted, and keep how what it reads was before.
     fn one(
         &self,
         sandbox: &Sandbox,
         template: &TaskTemplate,
         name: &str,
-        now: Timestamp,
+        (now, wanted): (Timestamp, &Wanted),
         seen: &mut BTreeMap<Dependency, Seen>,
     ) -> Result<Rendered, RenderError> {
         let (source, text) = self.text(sandbox, template)?;
         let delimiters = Delimiters::new(&template.left_delimiter, &template.right_delimiter);
         let options =
             Options { error_on_missing_key: template.error_on_missing_key, ..Options::default() };
-        let outside = TaskOutside::new(sandbox, &self.env, &self.sources, now);
+        let outside = TaskOutside::new(sandbox, &self.env, &self.sources, now, wanted);
         let parsed = Template::parse(&source, &text, &delimiters)
             .map_err(|error| RenderError::Template(error.to_string()))?;
         let rendered = parsed.render(&outside, options);
@@ -268,7 +270,8 @@ impl Rendering {
         let rendered = rendered.map_err(|error| {
             let again = secret.then(|| {
                 let sources = self.sources.without_secrets();
-                parsed.render(&TaskOutside::new(sandbox, &self.env, &sources, now), options)
+                let outside = TaskOutside::new(sandbox, &self.env, &sources, now, wanted);
+                parsed.render(&outside, options)
             });
             RenderError::Template(showable(&error, again))
         })?;

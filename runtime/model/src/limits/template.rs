@@ -19,8 +19,6 @@ pub const TEMPLATE_STEPS_MAX: u64 = 1_000_000;
 pub const TEMPLATE_NESTING_MAX: usize = 100;
 /// Deepest nesting of lists and maps of a value, levels. What programs read stays below ten.
 pub const TEMPLATE_VALUE_NESTING_MAX: usize = 64;
-/// Largest compiled regular expression of a template, bytes.
-pub const TEMPLATE_PATTERN_BYTES_MAX: usize = MIB as usize;
 /// From one look at the files that templates read to the next: as stock clients look.
 pub const TEMPLATE_LOOK_INTERVAL: Duration = Duration::from_secs(2);
 /// Longest names that stand around the actions of a template, bytes.

@@ -5,10 +5,7 @@ use std::collections::BTreeMap;
 use base64::Engine as _;
 use base64::engine::general_purpose::{STANDARD, URL_SAFE};
 use md5::Md5;
-use regex::Regex;
 use sha2::{Digest as _, Sha256};
-
-use ostler_model::limits::TEMPLATE_PATTERN_BYTES_MAX;
 
 use super::{Row, argument, string, text, whole};
 use crate::error::TemplateProblem;
@@ -42,8 +39,9 @@ pub(super) const ALL: &[Row] = &[
     ("join", 2, Some(2), join),
     ("split", 2, Some(2), split),
     ("replaceAll", 3, Some(3), replace_all),
-    ("regexMatch", 2, Some(2), |_, a| {
-        Ok(Value::Bool(pattern(string(a, 0)?)?.is_match(&lossy(text(a, 1)?))))
+    ("regexMatch", 2, Some(2), |run, a| {
+        let text = lossy(text(a, 1)?);
+        Ok(Value::Bool(run.pattern(string(a, 0)?, &text)?.is_match(&text)))
     }),
     ("regexReplaceAll", 3, Some(3), regex_replace_all),
     ("indent", 2, Some(2), indent),
@@ -133,30 +131,17 @@ fn replace_all(run: &mut Run<'_>, arguments: &[Value]) -> Result<Value, Template
     Ok(Value::text(sink.into_bytes()))
 }
 
-fn pattern(text: &str) -> Result<Regex, TemplateProblem> {
-    // Its size bounds what it costs to use: no step of it is more than linear.
-    let built = regex::RegexBuilder::new(text).size_limit(TEMPLATE_PATTERN_BYTES_MAX).build();
-    built.map_err(|error| {
-        let error = error.to_string();
-        let last = error.lines().last().unwrap_or_default().trim_start_matches("error: ");
-        TemplateProblem::Value(format!("{text:?} is no pattern: {last}"))
-    })
-}
-
 fn regex_replace_all(run: &mut Run<'_>, arguments: &[Value]) -> Result<Value, TemplateProblem> {
-    let (pattern, to) = (pattern(string(arguments, 0)?)?, string(arguments, 1)?);
+    let (pattern, to) = (string(arguments, 0)?, string(arguments, 1)?);
     let text = lossy(text(arguments, 2)?);
+    let pattern = run.pattern(pattern, &text)?;
     let mut sink = run.sink();
-    let mut rest = 0;
-    for captures in pattern.captures_iter(&text) {
-        let Some(found) = captures.get(0) else { continue };
-        sink.push(text.get(rest..found.start()).unwrap_or_default())?;
-        let mut expanded = String::new();
-        captures.expand(to, &mut expanded);
-        sink.push(expanded)?;
-        rest = found.end();
-    }
-    sink.push(text.get(rest..).unwrap_or_default())?;
+    pattern.replace(&text, to, |found| {
+        sink.push(found.before)?;
+        let mut becomes = String::new();
+        (found.becomes)(&mut becomes);
+        sink.push(becomes)
+    })?;
     Ok(Value::text(sink.into_bytes()))
 }
 

@@ -24,8 +24,9 @@ pub(super) const TABLE: &[(&str, Function)] = &[
 /// Rounds of `bcrypt` without a second argument, and most of them, as powers of two: 12 takes a quarter of
 /// a second, each one more twice as long.
 const BCRYPT_COST: (i64, i64) = (10, 12);
-/// What one `bcrypt` counts as: a file may have a dozen.
-const BCRYPT_BYTES: usize = 2 * 1024 * 1024;
+/// What one of the least cost, 4, counts as: a millisecond. So a file may have a dozen without a second argument,
+/// and three of the highest.
+const BCRYPT_BYTES: usize = 32 * 1024;
 
 fn hex(bytes: &[u8]) -> String {
     bytes.iter().fold(String::new(), |mut out, byte| {
@@ -49,7 +50,8 @@ fn bcrypt(mut call: Call<'_>) -> Result<Kind, Wrong> {
     if !(4..=BCRYPT_COST.1).contains(&cost) {
         return call.wrong_at(1, format!("bcrypt has a cost of 4 to {} here", BCRYPT_COST.1));
     }
-    call.pay(BCRYPT_BYTES)?;
+    let doubled = u32::try_from(cost - 4).unwrap_or(u32::MAX);
+    call.pay(BCRYPT_BYTES.saturating_mul(2_usize.saturating_pow(doubled)))?;
     let mut salt = [0; 16];
     Rng::system().fill(&mut salt);
     match bcrypt::hash_with_salt(text, u32::try_from(cost).unwrap_or(10), salt) {

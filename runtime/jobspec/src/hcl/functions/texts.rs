@@ -1,6 +1,5 @@
 //! Texts.
 
-use regex::RegexBuilder;
 use unicode_segmentation::UnicodeSegmentation as _;
 
 use super::super::value::{Kind, append};
@@ -27,8 +26,6 @@ pub(super) const TABLE: &[(&str, Function)] = &[
 
 /// What each part of a text takes.
 const PART_BYTES: usize = 64;
-/// Largest compiled pattern of `regex_replace`, bytes.
-const PATTERN_BYTES_MAX: usize = 1024 * 1024;
 
 fn one(call: Call<'_>, change: fn(&str) -> String) -> Result<Kind, Wrong> {
     call.takes(1, 1)?;
@@ -121,26 +118,22 @@ fn replace(mut call: Call<'_>) -> Result<Kind, Wrong> {
 fn regex_replace(mut call: Call<'_>) -> Result<Kind, Wrong> {
     call.takes(3, 3)?;
     let (text, pattern, to) = (call.text(0)?, call.text(1)?, call.text(2)?);
-    let pattern = RegexBuilder::new(&pattern).size_limit(PATTERN_BYTES_MAX).build();
+    let (pattern, paid) = call.budget.pattern(&pattern);
     let pattern = match pattern {
-        Ok(pattern) => pattern,
-        Err(error) => {
-            let error = error.to_string();
-            let why = error.lines().last().unwrap_or_default().to_owned();
-            return call.wrong_at(1, format!("the pattern cannot be used: {}", why.trim()));
-        }
+        Ok(pattern) if paid => pattern,
+        Err(error) if paid => return call.wrong_at(1, format!("the pattern is {error}")),
+        _ => return Err(Wrong { at: call.span, message: None }),
     };
+    call.pay(pattern.price_of(&text))?;
     let references = to.matches('$').count();
-    let (mut out, mut at) = (String::new(), 0);
-    for found in pattern.captures_iter(&text) {
-        let Some(whole) = found.get(0) else { continue };
-        out.push_str(text.get(at..whole.start()).unwrap_or_default());
+    let mut out = String::new();
+    pattern.replace(&text, &to, |found| {
+        out.push_str(found.before);
         // Each reference may stand for all that was found: look before it is done.
-        call.pay(references.saturating_mul(whole.len()).saturating_add(to.len()))?;
-        found.expand(&to, &mut out);
-        at = whole.end();
-    }
-    out.push_str(text.get(at..).unwrap_or_default());
+        call.pay(references.saturating_mul(found.length).saturating_add(to.len()))?;
+        (found.becomes)(&mut out);
+        Ok(())
+    })?;
     Ok(Kind::literal(&out))
 }
 

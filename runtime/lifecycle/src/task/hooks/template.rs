@@ -62,7 +62,9 @@ async fn rendered(
         // Before they are rendered: what comes meanwhile ends the wait below.
         let since = rendering.sources.indexes();
         let (again, now) = (rendering.clone(), scope.clock.now());
-        let rendered = clock::blocking(move || Templates::render(again, now));
+        // When the task is to end, nobody waits for it.
+        let rendered =
+            clock::blocking_while_wanted(move |wanted| Templates::render(again, now, wanted));
         let rendered = clock::timeout(HOOK_WALL_MAX, rendered).await;
         let rendered = rendered.ok_or(HookError::TimedOut { hook: "template" })?;
         let missing = match rendered.map_err(HookError::passing)? {

@@ -35,6 +35,7 @@ use ostler_model::limits::{
 use ostler_model::session::{ExecCommand, ExecSession};
 use ostler_model::template::{ChangeMode, ChangeScript, TaskTemplate};
 use ostler_model::time::Timestamp;
+use ostler_model::wanted::Wanted;
 use ostler_template::Dependency;
 
 /// What a change came to.
@@ -88,10 +89,10 @@ impl Templates {
     }
 
     /// Render again, and write what reads otherwise.
-    pub(super) fn again(&self, now: Timestamp) -> Round {
+    pub(super) fn again(&self, now: Timestamp, wanted: &Wanted) -> Round {
         let mut known = self.known();
         let mut round = match self.rendering.sandbox() {
-            Ok(sandbox) => self.all_again(&sandbox, &mut known, now),
+            Ok(sandbox) => self.all_again(&sandbox, &mut known, (now, wanted)),
             Err(error) => Round { trouble: Some(error.to_string()), ..Round::default() },
         };
         let told = std::mem::replace(&mut known.told, round.trouble.clone());
@@ -100,7 +101,12 @@ impl Templates {
         round
     }
 
-    fn all_again(&self, sandbox: &Sandbox, known: &mut Known, now: Timestamp) -> Round {
+    fn all_again(
+        &self,
+        sandbox: &Sandbox,
+        known: &mut Known,
+        (now, wanted): (Timestamp, &Wanted),
+    ) -> Round {
         let mut round = Round::default();
         // As they are now: what fails is tried again when something changes.
         let sources = &self.rendering.sources;
@@ -108,7 +114,7 @@ impl Templates {
         let mut seen: BTreeMap<_, _> = known.seen.keys().map(now_seen).collect();
         for (index, template) in self.rendering.task.templates.iter().enumerate() {
             let made = known.files.get(&index);
-            match self.one_again(sandbox, template, made, now, &mut seen) {
+            match self.one_again(sandbox, template, made, (now, wanted), &mut seen) {
                 Ok(None) => {}
                 Ok(Some((made, changed))) => {
                     known.files.insert(index, made);
@@ -131,7 +137,7 @@ impl Templates {
         sandbox: &Sandbox,
         template: &TaskTemplate,
         made: Option<&Made>,
-        now: Timestamp,
+        (now, wanted): (Timestamp, &Wanted),
         seen: &mut BTreeMap<Dependency, Seen>,
     ) -> Result<Option<(Made, bool)>, RenderError> {
         let made = made.filter(|made| made.output.is_some());
@@ -149,13 +155,13 @@ impl Templates {
             }
         };
         // As of then: the time alone changes nothing.
-        let then = self.rendering.one(sandbox, template, &name, at, seen)?;
+        let then = self.rendering.one(sandbox, template, &name, (at, wanted), seen)?;
         let fixed = made.is_none() && then.used.is_empty();
         let then = Made::of(then, at);
         if fixed || before == then.output {
             return Ok(Some((then, false)));
         }
-        let rendered = self.rendering.one(sandbox, template, &name, now, seen)?;
+        let rendered = self.rendering.one(sandbox, template, &name, (now, wanted), seen)?;
         self.rendering.write(sandbox, template, &name, &rendered.output, now)?;
         Ok(Some((Made::of(rendered, now), true)))
     }
@@ -187,7 +193,9 @@ pub async fn follow(
             templates.rendering.sources.restored().await;
         }
         let (again, now) = (Arc::clone(&templates), scope.clock.now());
-        let round = clock::blocking(move || again.again(now)).await.unwrap_or_default();
+        // When the task is to end, nobody waits for it.
+        let round = clock::blocking_while_wanted(move |wanted| again.again(now, wanted)).await;
+        let round = round.unwrap_or_default();
         let trouble = round.trouble.map(|text| events::template_trouble(scope.clock.now(), &text));
         if !templates.looked_at() {
             // Its directories cannot be opened now.

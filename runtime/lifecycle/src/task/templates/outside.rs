@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 
 use ostler_model::limits::TEMPLATE_FILE_BYTES_MAX;
 use ostler_model::time::Timestamp;
+use ostler_model::wanted::Wanted;
 use ostler_template::{Dependency, Outside, OutsideAnswer, Value};
 
 use super::disk::Stamp;
@@ -37,6 +38,7 @@ pub(super) struct TaskOutside<'a> {
     env: &'a TaskEnv,
     sources: &'a Sources,
     now: Timestamp,
+    wanted: &'a Wanted,
     /// What was read, as it was just before.
     seen: RefCell<BTreeMap<Dependency, Seen>>,
 }
@@ -47,8 +49,9 @@ impl<'a> TaskOutside<'a> {
         env: &'a TaskEnv,
         sources: &'a Sources,
         now: Timestamp,
+        wanted: &'a Wanted,
     ) -> Self {
-        Self { sandbox, env, sources, now, seen: RefCell::default() }
+        Self { sandbox, env, sources, now, wanted, seen: RefCell::default() }
     }
 
     pub(super) fn into_seen(self) -> BTreeMap<Dependency, Seen> {
@@ -74,5 +77,9 @@ impl Outside for TaskOutside<'_> {
             Ok(text) => OutsideAnswer::Is(Value::text(text)),
             Err(error) => OutsideAnswer::Refused(error),
         }
+    }
+
+    fn is_given_up(&self) -> bool {
+        self.wanted.is_given_up()
     }
 }

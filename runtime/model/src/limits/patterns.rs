@@ -1,0 +1,26 @@
+//! What regular expressions of strangers may cost, and what a job may compare.
+
+use super::{KIB, MIB};
+
+/// Longest regular expression, bytes; as long as a side of a constraint may be.
+pub const PATTERN_BYTES_MAX: usize = CONSTRAINT_SIDE_BYTES_MAX;
+/// Memory of one that is compiled, bytes: some milliseconds of work. `\w{10}` fits.
+pub const PATTERN_MEMORY_BYTES_MAX: usize = MIB as usize;
+/// Deepest nesting of groups in one: each takes a part of the stack.
+pub const PATTERN_NESTING_MAX: u32 = 100;
+/// Most that are kept in one place, those that could not be compiled included.
+pub const PATTERNS_KEPT_MAX: usize = 1_024;
+/// Memory of those of constraints that are kept, bytes: those of eight jobs that use all they may, of some
+/// thousand as people write them.
+pub const CONSTRAINT_PATTERNS_BYTES_MAX: usize = 16 * MIB as usize;
+/// Memory of those that one job file or template keeps while it is read, bytes.
+pub const PATTERNS_OF_ONE_BYTES_MAX: usize = 4 * MIB as usize;
+/// Longest side of a constraint or an affinity as written in a job, bytes: sets and patterns are searched for
+/// many devices.
+pub const CONSTRAINT_SIDE_BYTES_MAX: usize = 4 * KIB as usize;
+/// Most constraints and affinities of one job, those of its groups, tasks and devices included: all of them are
+/// looked at whenever something of the job is placed. Jobs have up to ten.
+pub const JOB_RULES_MAX: usize = 1_000;
+/// What the regular expressions of these may cost to compile together, bytes as they are counted
+/// ([`PATTERN_MEMORY_BYTES_MAX`]): some ten milliseconds, whenever they are not kept any more.
+pub const JOB_PATTERNS_BYTES_MAX: usize = 2 * MIB as usize;

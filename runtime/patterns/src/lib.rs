@@ -1,0 +1,287 @@
+//! Regular expressions of strangers: in constraints, in functions of job files, in templates.
+//!
+//! ```text
+//! text ─ longer than a person writes? ─► compiled within a bound ─► Pattern, or why not
+//!                                          └── both have a price, and are kept in Patterns: bounded, the
+//!                                              ones used last stay
+//! ```
+//! A few characters stand for tens of thousands of states, and compiling them takes milliseconds; matching takes
+//! at most a step for each byte of the text and each state. So whoever lets a stranger say how often counts both
+//! in a budget. This is the only place that compiles such expressions (those of a plugin's schema have a budget
+//! of their own). Pure. Start with [`Patterns`].
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use ostler_model::limits::{
+    PATTERN_BYTES_MAX, PATTERN_MEMORY_BYTES_MAX, PATTERN_NESTING_MAX, PATTERNS_KEPT_MAX,
+};
+use regex_automata::meta;
+use regex_automata::util::syntax;
+
+/// Why a text is no pattern, as what comes after "it is".
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum PatternError {
+    /// Longer than anybody writes one.
+    #[error("too long a regular expression: it has {bytes} bytes; at most {PATTERN_BYTES_MAX}")]
+    TooLong {
+        /// Its length.
+        bytes: usize,
+    },
+    /// It stands for too many states.
+    #[error(
+        "too large a regular expression: compiled, it has more than {PATTERN_MEMORY_BYTES_MAX} bytes; repeat \
+         less, or use smaller classes: [A-Za-z] is far smaller than \\p{{L}}, [0-9] than \\d"
+    )]
+    TooLarge,
+    /// It does not follow the syntax.
+    #[error("no regular expression: {0}")]
+    Syntax(String),
+}
+
+/// What a text is as a pattern.
+pub type Compiled = Result<Arc<Pattern>, PatternError>;
+
+/// A regular expression, ready to be used.
+#[derive(Debug)]
+pub struct Pattern {
+    regex: meta::Regex,
+    memory: usize,
+}
+
+impl Pattern {
+    /// Compile one.
+    ///
+    /// # Errors
+    /// [`PatternError`], in words for whoever wrote it.
+    pub fn compile(text: &str) -> Result<Self, PatternError> {
+        if text.len() > PATTERN_BYTES_MAX {
+            return Err(PatternError::TooLong { bytes: text.len() });
+        }
+        let config = meta::Config::new()
+            .nfa_size_limit(Some(PATTERN_MEMORY_BYTES_MAX))
+            .onepass_size_limit(Some(PATTERN_MEMORY_BYTES_MAX))
+            .hybrid_cache_capacity(PATTERN_MEMORY_BYTES_MAX);
+        let syntax = syntax::Config::new().nest_limit(PATTERN_NESTING_MAX);
+        let built = meta::Builder::new().configure(config).syntax(syntax).build(text);
+        let regex = built.map_err(|error| match error.size_limit() {
+            Some(_) => PatternError::TooLarge,
+            None => PatternError::Syntax(in_words(&error)),
+        })?;
+        let memory = regex.memory_usage();
+        Ok(Self { regex, memory })
+    }
+
+    /// Is it anywhere in the text?
+    #[must_use]
+    pub fn is_match(&self, text: &str) -> bool {
+        self.regex.is_match(text)
+    }
+
+    /// Where it is in the text, one after the other, and what `to` stands for there: `$1`, `${name}` are what
+    /// its groups found. It ends with the first error of `each`.
+    ///
+    /// # Errors
+    /// That of `each`.
+    pub fn replace<E>(
+        &self,
+        text: &str,
+        to: &str,
+        mut each: impl FnMut(Found<'_>) -> Result<(), E>,
+    ) -> Result<(), E> {
+        let mut rest = 0;
+        for found in self.regex.captures_iter(text) {
+            let Some(whole) = found.get_match() else { continue };
+            let before = text.get(rest..whole.start()).unwrap_or_default();
+            let becomes = |out: &mut String| found.interpolate_string_into(text, to, out);
+            each(Found { before, length: whole.len(), becomes: &becomes })?;
+            rest = whole.end();
+        }
+        let before = text.get(rest..).unwrap_or_default();
+        each(Found { before, length: 0, becomes: &|_| {} })
+    }
+
+    /// What searching a text of so many bytes costs at most, as bytes of a budget: most texts cost no more than
+    /// their length, so a small pattern does too.
+    #[must_use]
+    pub fn price_of(&self, text: &str) -> usize {
+        text.len().saturating_mul(1 + self.memory / MEMORY_PER_BYTE)
+    }
+}
+
+/// A pattern of so much memory is a byte dearer to use, for each byte of the text.
+const MEMORY_PER_BYTE: usize = 4 * 1024;
+/// What each byte of a pattern costs to read: some stand for a class of several hundred ranges.
+const PRICE_OF_TEXT_BYTE: usize = 256;
+
+/// A place where a pattern is in a text.
+pub struct Found<'a> {
+    /// The text from the end of the last one to here.
+    pub before: &'a str,
+    /// How long what was found is, bytes.
+    pub length: usize,
+    /// Appends what stands in its place.
+    pub becomes: &'a dyn Fn(&mut String),
+}
+
+/// The last line of what the library says, without the picture of the place.
+fn in_words(error: &meta::BuildError) -> String {
+    let mut text = error.to_string();
+    let mut cause = std::error::Error::source(error);
+    while let Some(inner) = cause {
+        text = inner.to_string();
+        cause = inner.source();
+    }
+    let last = text.lines().last().unwrap_or_default();
+    last.trim().trim_start_matches("error: ").to_owned()
+}
+
+/// Patterns that were used last, and texts that are none.
+#[derive(Debug, Default)]
+pub struct Patterns {
+    kept: BTreeMap<String, Kept>,
+    /// Bytes that they take, about.
+    bytes: usize,
+    uses: u64,
+}
+
+#[derive(Debug)]
+struct Kept {
+    compiled: Compiled,
+    used: u64,
+}
+
+impl Kept {
+    /// What it takes: the pattern, and what each thread that uses it works with.
+    fn bytes(&self, text: &str) -> usize {
+        let memory = self.compiled.as_ref().map_or(0, |pattern| pattern.memory);
+        memory.saturating_mul(2).saturating_add(text.len()).saturating_add(256)
+    }
+}
+
+impl Patterns {
+    /// None yet.
+    #[must_use]
+    pub const fn new() -> Self {
+        Self { kept: BTreeMap::new(), bytes: 0, uses: 0 }
+    }
+
+    /// What is kept of this text.
+    pub fn known(&mut self, text: &str) -> Option<Compiled> {
+        self.uses += 1;
+        let kept = self.kept.get_mut(text)?;
+        kept.used = self.uses;
+        Some(kept.compiled.clone())
+    }
+
+    /// Keep what a text was compiled to, for as long as at most `bytes_max` are kept; those that were not used
+    /// for the longest go first.
+    pub fn keep(&mut self, text: &str, compiled: &Compiled, bytes_max: usize) {
+        // A text that is too long is found out at once.
+        if text.len() > PATTERN_BYTES_MAX {
+            return;
+        }
+        self.uses += 1;
+        let kept = Kept { compiled: compiled.clone(), used: self.uses };
+        self.bytes = self.bytes.saturating_add(kept.bytes(text));
+        if let Some(before) = self.kept.insert(text.to_owned(), kept) {
+            self.bytes = self.bytes.saturating_sub(before.bytes(text));
+        }
+        while self.bytes > bytes_max || self.kept.len() > PATTERNS_KEPT_MAX {
+            let oldest = self.kept.iter().min_by_key(|(_, kept)| kept.used);
+            let Some(oldest) = oldest.map(|(text, _)| text.clone()) else { break };
+            if let Some(gone) = self.kept.remove(&oldest) {
+                self.bytes = self.bytes.saturating_sub(gone.bytes(&oldest));
+            }
+        }
+    }
+
+    /// A pattern that is kept or compiled now, and what that cost as bytes of a budget: nothing the next time.
+    pub fn compile(&mut self, text: &str, bytes_max: usize) -> (Compiled, usize) {
+        if let Some(compiled) = self.known(text) {
+            return (compiled, 0);
+        }
+        let compiled = Pattern::compile(text).map(Arc::new);
+        let price = match &compiled {
+            Ok(pattern) => pattern.memory,
+            Err(PatternError::TooLarge) => PATTERN_MEMORY_BYTES_MAX,
+            Err(PatternError::TooLong { .. } | PatternError::Syntax(_)) => 0,
+        };
+        let read = text.len().min(PATTERN_BYTES_MAX).saturating_mul(PRICE_OF_TEXT_BYTE);
+        self.keep(text, &compiled, bytes_max);
+        (compiled, price.saturating_add(read))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "tests")]
+
+    use super::*;
+
+    /// Five hundred classes of all letters.
+    const LARGE: &str = r"\p{L}{500}";
+    const KEPT: usize = 1024 * 1024;
+
+    #[test]
+    fn a_pattern_costs_what_it_takes_once() {
+        let mut patterns = Patterns::new();
+        let (first, price) = patterns.compile("^a+$", KEPT);
+        assert!(first.unwrap().is_match("aaa"));
+        assert!((1..100 * 1024).contains(&price), "{price}");
+        let (again, price) = patterns.compile("^a+$", KEPT);
+        assert!(again.is_ok() && price == 0);
+        let (letters, dear) = patterns.compile(r"\p{L}{2}", KEPT);
+        assert!(letters.is_ok() && dear > 20 * 1024, "{dear}");
+    }
+
+    #[test]
+    fn what_is_too_large_has_its_price_and_is_known_the_next_time() {
+        let mut patterns = Patterns::new();
+        let (none, price) = patterns.compile(LARGE, KEPT);
+        assert_eq!(none.unwrap_err(), PatternError::TooLarge);
+        assert!(price >= PATTERN_MEMORY_BYTES_MAX);
+        assert_eq!(patterns.compile(LARGE, KEPT).1, 0);
+        let long = "x".repeat(PATTERN_BYTES_MAX + 1);
+        assert!(matches!(patterns.compile(&long, KEPT).0, Err(PatternError::TooLong { .. })));
+        let (broken, _) = patterns.compile("a(", KEPT);
+        assert_eq!(broken.unwrap_err(), PatternError::Syntax("unclosed group".to_owned()));
+    }
+
+    #[test]
+    fn those_that_were_not_used_for_the_longest_go_first() {
+        let mut patterns = Patterns::new();
+        let each = Pattern::compile("^[0-9]{9}$").unwrap().memory * 2 + 300;
+        for text in ["^[0-9]{9}$", "^[1-9]{9}$", "^[0-9]{9}$", "^[2-9]{9}$"] {
+            let (compiled, _) = patterns.compile(text, each * 5 / 2);
+            assert!(compiled.is_ok());
+        }
+        assert!(patterns.known("^[0-9]{9}$").is_some());
+        assert!(patterns.known("^[1-9]{9}$").is_none());
+        assert!(patterns.bytes <= each * 5 / 2);
+        for number in 0..2 * PATTERNS_KEPT_MAX {
+            let _broken = patterns.compile(&format!("^{number}("), usize::MAX);
+        }
+        assert_eq!(patterns.kept.len(), PATTERNS_KEPT_MAX);
+    }
+
+    #[test]
+    fn each_place_is_replaced_by_what_its_groups_found() {
+        let pattern = Pattern::compile("(?P<name>[a-z]+)=([0-9]+)").unwrap();
+        let mut out = String::new();
+        let each = |found: Found<'_>| {
+            out.push_str(found.before);
+            (found.becomes)(&mut out);
+            Ok::<_, ()>(())
+        };
+        pattern.replace("a=1, b=2;", "$2:${name}$$", each).unwrap();
+        assert_eq!(out, "1:a$, 2:b$;");
+    }
+
+    #[test]
+    fn a_large_pattern_is_dearer_to_use() {
+        let (small, large) = (Pattern::compile("-").unwrap(), Pattern::compile(r"\w+").unwrap());
+        assert_eq!(small.price_of("a-b-c"), 5);
+        assert!(large.price_of("a-b-c") > 5);
+    }
+}
