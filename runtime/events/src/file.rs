@@ -33,7 +33,7 @@ impl EventsFile {
 
     /// What is in it, in the order in which it was written; nothing where it cannot be read.
     pub fn read(&mut self) -> io::Result<Vec<KeptEvent>> {
-        let file = match File::open(&self.path) {
+        let file = match own(File::options().read(true), &self.path) {
             Ok(file) => file,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
             Err(error) => return Err(error),
@@ -74,7 +74,8 @@ impl EventsFile {
     fn replace(&self, text: &[u8]) -> io::Result<u64> {
         let beside = self.path.with_extension("new");
         let mut options = OpenOptions::new();
-        let mut file = options.write(true).create(true).truncate(true).mode(MODE).open(&beside)?;
+        let options = options.write(true).create(true).truncate(true).mode(MODE);
+        let mut file = own(options, &beside)?;
         file.write_all(text)?;
         std::fs::rename(&beside, &self.path)?;
         Ok(u64::try_from(text.len()).unwrap_or(u64::MAX))
@@ -83,7 +84,12 @@ impl EventsFile {
 
 fn append(path: &Path, text: &[u8]) -> io::Result<()> {
     let mut options = OpenOptions::new();
-    options.append(true).create(true).mode(MODE).open(path)?.write_all(text)
+    own(options.append(true).create(true).mode(MODE), path)?.write_all(text)
+}
+
+/// Open a file of the data directory: a link in its place is not followed.
+fn own(options: &mut OpenOptions, path: &Path) -> io::Result<File> {
+    options.custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK).open(path)
 }
 
 fn lines(events: &[KeptEvent]) -> io::Result<Vec<u8>> {

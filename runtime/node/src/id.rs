@@ -1,7 +1,7 @@
 //! The node's id: made once, kept in the data directory for ever.
 
 use std::fmt::Display;
-use std::fs::{self, File};
+use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Write};
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
@@ -140,15 +140,25 @@ fn load_file(data_dir: &Path, file: &str) -> Result<Option<NodeId>, NodeIdError>
 
 fn read(path: &Path, most: u64) -> io::Result<String> {
     let mut bytes = Vec::new();
-    File::open(path)?.take(most).read_to_end(&mut bytes)?;
+    own(File::options().read(true), path)?.take(most).read_to_end(&mut bytes)?;
     Ok(String::from_utf8_lossy(&bytes).into_owned())
+}
+
+/// Open a file of the data directory. A link is none: what it leads to would be shown where it is no id.
+fn own(options: &mut OpenOptions, path: &Path) -> io::Result<File> {
+    options.custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK).open(path).map_err(|error| {
+        if error.raw_os_error() == Some(libc::ELOOP) {
+            return io::Error::new(io::ErrorKind::InvalidData, "it is a link, which is not followed");
+        }
+        error
+    })
 }
 
 fn write(data_dir: &Path, name: &str, text: impl Display) -> io::Result<()> {
     let temporary = data_dir.join(format!("{name}.new"));
     let mut options = File::options();
     options.write(true).create(true).truncate(true).mode(0o600);
-    let mut file = options.open(&temporary)?;
+    let mut file = own(&mut options, &temporary)?;
     writeln!(file, "{text}")?;
     file.sync_all()?;
     fs::rename(&temporary, data_dir.join(name))?;
@@ -160,6 +170,22 @@ mod tests {
     #![allow(clippy::unwrap_used, clippy::panic, reason = "tests")]
 
     use super::*;
+
+    #[test]
+    fn a_link_in_the_place_of_the_id_shows_nothing_of_what_it_leads_to() {
+        let dir = tempfile::tempdir().unwrap();
+        let secret = dir.path().join("secret");
+        fs::write(&secret, "root:$6$hash").unwrap();
+        for name in [FILE, "node-id.new"] {
+            std::os::unix::fs::symlink(&secret, dir.path().join(name)).unwrap();
+            let error = load_or_create(dir.path(), &Rng::seeded(1)).unwrap_err();
+            let said = ostler_model::causes::chain(&error);
+            assert!(said.contains("a link, which is not followed"), "{said}");
+            assert!(!said.contains("hash"), "{said}");
+            fs::remove_file(dir.path().join(name)).unwrap();
+        }
+        assert_eq!(fs::read(&secret).unwrap(), b"root:$6$hash");
+    }
 
     #[test]
     fn an_id_is_made_once_and_then_read() {

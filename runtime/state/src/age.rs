@@ -19,6 +19,7 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
+use crate::own_file;
 use super::files::with_suffix;
 
 /// What is put after the name of the state file.
@@ -81,7 +82,7 @@ impl Witness {
     /// The number; `None` where there is none that can be read.
     #[must_use]
     pub fn read(&self) -> Option<u64> {
-        let file = File::open(&self.path).ok()?;
+        let file = own_file::read(&self.path).ok()?;
         let mut bytes = [0; BYTES];
         file.read_exact_at(&mut bytes, 0).ok()?;
         std::str::from_utf8(&bytes).ok()?.trim_end().parse().ok()
@@ -102,7 +103,7 @@ impl Witness {
             None => {
                 let mut options = OpenOptions::new();
                 options.write(true).create(true).truncate(false).mode(0o600);
-                self.file.insert(options.open(&self.path)?)
+                self.file.insert(own_file::open(&mut options, &self.path)?)
             }
         };
         file.write_all_at(format!("{commits:020}\n").as_bytes(), 0)

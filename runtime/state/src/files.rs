@@ -6,6 +6,7 @@ use std::io::{self, Read as _, Write as _};
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 
+use crate::own_file;
 use super::error::{BackendError, StateError};
 use crate::durable::sync_parent;
 
@@ -66,7 +67,7 @@ pub(super) fn back_up(
 }
 
 fn copy(path: &Path, unfinished: &Path, target: &Path) -> io::Result<()> {
-    let mut source = File::open(path)?;
+    let mut source = own_file::read(path)?;
     let mut file = private(unfinished)?;
     let expected = source.metadata()?.len();
     let copied = io::copy(&mut source, &mut file)?;
@@ -107,12 +108,12 @@ pub(super) fn keep(path: &Path, content: &[u8]) -> io::Result<PathBuf> {
 
 /// Whether two files hold the same; `None` when there is no second.
 fn same_content(left: &Path, right: &Path) -> io::Result<Option<bool>> {
-    let right = match File::open(right) {
+    let right = match own_file::read(right) {
         Ok(right) => right,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
         Err(error) => return Err(error),
     };
-    let left = File::open(left)?;
+    let left = own_file::read(left)?;
     if left.metadata()?.len() != right.metadata()?.len() {
         return Ok(Some(false));
     }

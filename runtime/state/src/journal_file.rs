@@ -2,12 +2,12 @@
 
 use std::fs::OpenOptions;
 use std::io::{self, Read as _};
-use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 
 use redb::StorageBackend;
 use redb::backends::FileBackend;
 
+use crate::own_file;
 use super::error::BackendError;
 use super::files;
 use crate::durable::sync_parent;
@@ -71,10 +71,9 @@ pub(super) fn read_journal(path: &Path) -> Result<Vec<u8>, BackendError> {
     read.map(|_| bytes).map_err(|source| BackendError::Journal { path, source })
 }
 
-/// Open a regular file, without waiting for a writer should it be a pipe.
+/// Open a regular file.
 fn regular(options: &mut OpenOptions, path: &Path) -> io::Result<std::fs::File> {
-    let flags = i32::try_from(rustix::fs::OFlags::NONBLOCK.bits()).map_err(io::Error::other)?;
-    let file = options.custom_flags(flags).open(path)?;
+    let file = own_file::open(options, path)?;
     match file.metadata()?.is_file() {
         true => Ok(file),
         false => Err(io::Error::new(io::ErrorKind::InvalidData, "it is no regular file")),

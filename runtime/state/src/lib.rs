@@ -32,6 +32,7 @@ pub mod lock;
 pub mod mem_store;
 pub mod migrate;
 pub mod overlay;
+pub mod own_file;
 mod peek;
 pub mod queue;
 pub mod read;

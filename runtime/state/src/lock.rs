@@ -11,6 +11,7 @@ use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 
 use crate::durable;
+use crate::own_file;
 use ostler_model::limits::MIB;
 
 /// Name of the lock file in the data directory.
@@ -58,6 +59,17 @@ pub enum LockError {
         #[source]
         source: io::Error,
     },
+    /// Somebody else decides what is in it.
+    #[error(
+        "data directory {dir} {reason}, who could put anything into it; give it to the agent's user (chown, chmod \
+         0700) if you know what is in it, or use another data directory"
+    )]
+    NotOwn {
+        /// The data directory.
+        dir: PathBuf,
+        /// Why, with whom.
+        reason: String,
+    },
     /// Anything else.
     #[error("cannot {doing} {path}")]
     Io {
@@ -69,6 +81,25 @@ pub enum LockError {
         #[source]
         source: io::Error,
     },
+}
+
+/// Write permission of group and others, and the bit without which it lets them replace what is not theirs.
+const SHARED_WRITE: u32 = 0o022;
+const STICKY: u32 = 0o1000;
+
+/// Only the agent's user, or root, may decide what is in the directory.
+fn own_dir(dir: &Path) -> Result<(), LockError> {
+    let found = File::open(dir).and_then(|dir| dir.metadata());
+    let found = found.map_err(|source| LockError::of("open", dir, source))?;
+    let own = rustix::process::geteuid().as_raw();
+    let reason = if ![own, 0].contains(&found.uid()) {
+        format!("belongs to user {}", found.uid())
+    } else if found.mode() & SHARED_WRITE != 0 && found.mode() & STICKY == 0 {
+        format!("may be written by other users (mode {:o})", found.mode() & 0o7777)
+    } else {
+        return Ok(());
+    };
+    Err(LockError::NotOwn { dir: dir.to_owned(), reason })
 }
 
 fn owner(pid: &Option<u32>) -> String {
@@ -116,15 +147,13 @@ impl DataDirLock {
     pub fn acquire(dir: &Path) -> Result<Self, LockError> {
         durable::make_dirs(dir, 0o700)
             .map_err(|source| LockError::of("create directory", dir, source))?;
+        // Before anything in it is opened: whoever may write there may have put links.
+        own_dir(dir)?;
         let path = dir.join(LOCK_FILE);
         // Not truncated: until the lock is ours the content is another agent's.
-        let mut file = OpenOptions::new()
-            .read(true)
-            .write(true)
-            .create(true)
-            .truncate(false)
-            .mode(0o600)
-            .open(&path)
+        let mut options = OpenOptions::new();
+        options.read(true).write(true).create(true).truncate(false).mode(0o600);
+        let mut file = own_file::open(&mut options, &path)
             .map_err(|source| LockError::of("open", &path, source))?;
         match file.try_lock() {
             Ok(()) => {}
@@ -178,7 +207,7 @@ impl DataDirReading {
     /// When an agent runs on it, or its lock file cannot be read.
     pub fn acquire(dir: &Path) -> Result<Self, LockError> {
         let path = dir.join(LOCK_FILE);
-        let file = match File::open(&path) {
+        let file = match own_file::read(&path) {
             Ok(file) => file,
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
                 return Ok(Self { _file: None });
@@ -210,7 +239,7 @@ pub struct Holder {
 /// a moment: that could keep an agent from starting.
 #[must_use]
 pub fn holder(dir: &Path) -> Option<Holder> {
-    let file = File::open(dir.join(LOCK_FILE)).ok()?;
+    let file = own_file::read(&dir.join(LOCK_FILE)).ok()?;
     let inode = file.metadata().ok()?.ino();
     let holder = read_owner(&file)?;
     let mut locks = String::new();

@@ -12,6 +12,39 @@ use std::error::Error as _;
 use std::os::unix::fs::PermissionsExt as _;
 
 #[test]
+fn a_link_in_the_place_of_the_lock_is_not_written_through() {
+    let base = tempfile::tempdir().unwrap();
+    let target = base.path().join("target");
+    std::fs::write(&target, "kept").unwrap();
+    let dir = base.path().join("data");
+    std::fs::create_dir(&dir).unwrap();
+    std::os::unix::fs::symlink(&target, dir.join(LOCK_FILE)).unwrap();
+    let error = DataDirLock::acquire(&dir).unwrap_err();
+    assert!(error.source().unwrap().to_string().contains("a link"), "{error:?}");
+    assert!(DataDirReading::acquire(&dir).is_err() && holder(&dir).is_none());
+    assert_eq!(std::fs::read(&target).unwrap(), b"kept");
+}
+
+#[test]
+fn a_directory_of_somebody_else_is_refused_before_anything_in_it_is_opened() {
+    let base = tempfile::tempdir().unwrap();
+    let dir = base.path().join("data");
+    std::fs::create_dir(&dir).unwrap();
+    let mode = |mode| std::fs::set_permissions(&dir, std::fs::Permissions::from_mode(mode));
+    mode(0o770).unwrap();
+    let said = DataDirLock::acquire(&dir).unwrap_err().to_string();
+    assert!(said.contains("may be written by other users (mode 770)"), "{said}");
+    mode(0o700).unwrap();
+    // Only root makes directories of others.
+    if rustix::process::geteuid().is_root() {
+        std::os::unix::fs::chown(&dir, Some(65_534), None).unwrap();
+        let said = DataDirLock::acquire(&dir).unwrap_err().to_string();
+        assert!(said.contains("belongs to user 65534"), "{said}");
+    }
+    assert_eq!(std::fs::read_dir(&dir).unwrap().count(), 0);
+}
+
+#[test]
 fn a_second_agent_is_told_the_directory_and_the_pid_of_the_first() {
     let base = tempfile::tempdir().unwrap();
     let dir = base.path().join("data");

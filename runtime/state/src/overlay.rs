@@ -13,16 +13,16 @@
 //! and a file that somebody writes is refused.
 
 use std::collections::BTreeMap;
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::io;
 use std::ops::Bound;
-use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use redb::backends::FileBackend;
 use redb::{BackendError, DatabaseError, StorageBackend};
 
+use crate::own_file;
 use ostler_model::limits::STATE_OVERLAY_BYTES_MAX;
 
 /// Bytes kept in memory together: the engine's page.
@@ -60,10 +60,7 @@ impl Overlay {
     /// # Errors
     /// As [`Overlay::open`].
     pub fn with_limit(path: &Path, most: u64) -> Result<Self, DatabaseError> {
-        // Without waiting for a writer, should it be a pipe.
-        let flags = rustix::fs::OFlags::NONBLOCK.bits();
-        let flags = i32::try_from(flags).map_err(io::Error::other)?;
-        let file = OpenOptions::new().read(true).custom_flags(flags).open(path)?;
+        let file = own_file::read(path)?;
         let len = regular(&file)?;
         let written = Written { len, file_end: len, blocks: BTreeMap::new() };
         Ok(Self { file: FileBackend::new(file)?, written: Mutex::new(written), most })

@@ -25,6 +25,7 @@ use redb::{
 };
 use serde::Serialize;
 
+use crate::own_file;
 use super::backend::{Op, Visit, prefix_bounds};
 use super::error::BackendError;
 use super::journal::Tip;
@@ -408,6 +409,8 @@ pub(super) fn open_file(path: &Path, shown: Shown) -> Result<Database, DatabaseE
     if shown == Shown::Doubted {
         rewrite::file(path)?;
     }
+    // The engine opens it by its path.
+    drop(own_file::read(path)?);
     builder().open(path)
 }
 

@@ -11,6 +11,8 @@ use std::path::Path;
 use redb::backends::FileBackend;
 use redb::{DatabaseError, StorageBackend};
 
+use crate::own_file;
+
 /// Bytes written at once.
 const PAGE: usize = 4096;
 
@@ -28,7 +30,7 @@ pub enum Shown {
 /// # Errors
 /// When it is open somewhere, or cannot be opened, written or synced.
 pub fn file(path: &Path) -> Result<(), DatabaseError> {
-    let file = OpenOptions::new().read(true).write(true).open(path)?;
+    let file = own_file::open(OpenOptions::new().read(true).write(true), path)?;
     // The storage engine takes this lock too; it goes with the file handle.
     match file.try_lock() {
         Ok(()) => Ok(storage(&FileBackend::new(file)?)?),
