@@ -12,6 +12,7 @@ use ostler_model::limits::{
     CHANGES_WAITING_MAX, COLLECT_REQUESTS_MAX, JOB_TASKS_MAX, STATE_WRITE_WALL_MAX,
 };
 use ostler_model::saved::JobOrigin;
+use ostler_model::shown::shown_path;
 use ostler_model::signal::UnknownSignal;
 use ostler_state::StateError;
 
@@ -171,7 +172,7 @@ fn at_another(job: &JobId, actual: u64) -> String {
 fn given_by(origin: &JobOrigin) -> String {
     match origin {
         JobOrigin::Api => "one that came by the API".to_owned(),
-        JobOrigin::File(path) => format!("that of the file {}", path.display()),
+        JobOrigin::File(path) => format!("that of the file {}", shown_path(path)),
         JobOrigin::Run => "one that runs already".to_owned(),
     }
 }
@@ -181,7 +182,7 @@ fn who_may(origin: &JobOrigin) -> String {
         JobOrigin::Api => "stop it with `ostler job stop --purge` first, or give the job in the \
                            file another id"
             .to_owned(),
-        JobOrigin::File(path) => format!("change or remove {} instead", path.display()),
+        JobOrigin::File(path) => format!("change or remove {} instead", shown_path(path)),
         JobOrigin::Run => "stop it first, or give the other one another id".to_owned(),
     }
 }

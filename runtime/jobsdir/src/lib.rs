@@ -34,6 +34,7 @@ use ostler_model::ids::JobId;
 use ostler_model::job::Job;
 use ostler_model::limits::JOBS_DIR_HOLD;
 use ostler_model::saved::JobOrigin;
+use ostler_model::shown::shown_path;
 use ostler_trace::Registration;
 
 pub use hold::DirId;
@@ -203,7 +204,7 @@ impl JobsDir {
         // Each problem is told once, until it is another one.
         for entry in report.files.iter().filter(|entry| !before.files.contains(entry)) {
             if let Some(problem) = &entry.problem {
-                tracing::error!(path = %entry.path.display(), "job file is not used: {problem}");
+                tracing::error!(path = %shown_path(&entry.path), "job file is not used: {problem}");
             }
         }
     }
@@ -255,7 +256,7 @@ impl Followed {
             return Next { within: left.min(RETRY), watch_anew: true };
         }
         if !files && !jobs.is_empty() {
-            let (dir, jobs) = (dir.display(), jobs.len());
+            let (dir, jobs) = (shown_path(&dir), jobs.len());
             tracing::warn!(%dir, jobs, "the jobs directory is empty: its jobs are stopped");
         }
         let (problems, refused) = self.apply(step(&jobs, &scan)).await;
@@ -292,7 +293,7 @@ impl Followed {
             match action {
                 Action::Problem { path, text } => drop(problems.insert(path, text)),
                 Action::Stop { job, path } => {
-                    let reason = format!("{} does not give the job any more", path.display());
+                    let reason = format!("{} does not give the job any more", shown_path(&path));
                     let options = StopOptions { reason, ..StopOptions::default() };
                     let origin = JobOrigin::File(path);
                     match self.control.deregister(&job, options, origin).await {
@@ -358,20 +359,20 @@ async fn register(control: &ControlHandle, path: &Path, job: Arc<Job>) -> Result
     registration.done(done.version, done.answer_index(), None);
     let changed = done.placed.len() + done.updated.len() + done.stopped.len();
     if changed > 0 {
-        let (path, version) = (path.display(), done.version);
+        let (path, version) = (shown_path(path), done.version);
         tracing::info!(%path, job = %id, version, "job of a file taken");
     }
     Ok(())
 }
 
 fn unread(dir: &Path, error: &io::Error, jobs: usize) -> String {
-    let dir = dir.display();
+    let dir = shown_path(dir);
     let run_on = if jobs == 0 { "" } else { "; the jobs of its files run on as they are" };
     format!("the jobs directory {dir} cannot be read: {error}{run_on}")
 }
 
 fn emptied(dir: &Path, jobs: usize) -> String {
-    let (dir, minutes) = (dir.display(), JOBS_DIR_HOLD.as_secs() / 60);
+    let (dir, minutes) = (shown_path(dir), JOBS_DIR_HOLD.as_secs() / 60);
     let (jobs, run) =
         if jobs == 1 { ("job", "runs on and is") } else { ("jobs", "run on and are") };
     format!(

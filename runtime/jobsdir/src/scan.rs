@@ -1,6 +1,8 @@
 //! Reading the jobs directory. Blocks.
 
 use std::collections::BTreeMap;
+use std::ffi::OsStr;
+use std::fs::File;
 use std::io;
 use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::MetadataExt as _;
@@ -10,7 +12,9 @@ use std::sync::Arc;
 use super::hold::DirId;
 use super::step::{Content, Scan};
 use super::watch::{DirWatch, Watch};
-use ostler_jobspec::JobFileError;
+use ostler_jobspec::{Inputs, JobFileError};
+use ostler_model::shown::shown_path;
+use rustix::fs::{Mode, OFlags};
 
 /// Most job files that are looked at, and most entries of the directory.
 pub const FILES_MAX: usize = 1_024;
@@ -139,7 +143,8 @@ fn is_job_file(path: &Path) -> bool {
 }
 
 fn read(path: &Path) -> Content {
-    let read = ostler_jobspec::read_file(path).map(|file| {
+    let opened = open(path).map_err(|error| format!("job file {} {error}", shown_path(path)))?;
+    let read = ostler_jobspec::read_opened(opened, path, &Inputs::default()).map(|file| {
         for warning in &file.parsed.warnings {
             tracing::warn!("{warning}");
         }
@@ -154,4 +159,79 @@ fn read(path: &Path) -> Content {
             cause.map_or_else(|| other.to_string(), |cause| format!("{other}: {cause}"))
         }
     })
+}
+
+/// Why a file is not opened, as what comes after its name.
+#[derive(Debug, thiserror::Error)]
+enum OpenError {
+    #[error("cannot be opened: {0}")]
+    Io(#[from] io::Error),
+    #[error(
+        "is a link of user {link} to a file of user {file}, which is not followed: what a file holds is shown when \
+         it is wrong; copy it here, or make the link as root"
+    )]
+    OfAnother { link: u32, file: u32 },
+}
+
+/// Open a file. A link is followed where it is of root or of the agent's user, who may read what it leads to, or
+/// where it leads to a file of its own owner: others could see by it what they may not read.
+fn open(path: &Path) -> Result<File, OpenError> {
+    // Opening a pipe nobody writes to waits for ever without the last flag; files do not mind it.
+    let flags = OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NONBLOCK;
+    match rustix::fs::open(path, OFlags::RDONLY | flags, Mode::empty()) {
+        Ok(file) => return Ok(file.into()),
+        Err(rustix::io::Errno::LOOP) => {}
+        Err(error) => return Err(io::Error::from(error).into()),
+    }
+    // The link itself: another one may have its name by now.
+    let link = rustix::fs::open(path, OFlags::PATH | flags, Mode::empty());
+    let link = File::from(link.map_err(io::Error::from)?);
+    let to = rustix::fs::readlinkat(&link, "", Vec::new()).map_err(io::Error::from)?;
+    let to = path.with_file_name(OsStr::from_bytes(to.as_bytes()));
+    let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK;
+    let file = File::from(rustix::fs::open(&to, flags, Mode::empty()).map_err(io::Error::from)?);
+    let (link, owner) = (link.metadata()?.uid(), file.metadata()?.uid());
+    let own = rustix::process::geteuid().as_raw();
+    match link == 0 || link == own || link == owner {
+        true => Ok(file),
+        false => Err(OpenError::OfAnother { link, file: owner }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "tests")]
+
+    use std::os::unix::fs::{lchown, symlink};
+
+    use super::*;
+
+    #[test]
+    fn a_link_of_somebody_else_shows_no_file_that_is_not_theirs() {
+        let dir = tempfile::tempdir().unwrap();
+        let (secret, link) = (dir.path().join("secret"), dir.path().join("x.hcl"));
+        std::fs::write(&secret, "root:$6$hash:20000").unwrap();
+        symlink("secret", &link).unwrap();
+        // A link of the agent's user is followed.
+        assert!(read(&link).unwrap_err().contains("$6$hash"));
+        // Only root makes files of others.
+        if rustix::process::geteuid().is_root() {
+            lchown(&link, Some(65_534), None).unwrap();
+            let said = read(&link).unwrap_err();
+            assert!(said.contains("a link of user 65534") && !said.contains("hash"), "{said}");
+            lchown(&secret, Some(65_534), None).unwrap();
+            assert!(read(&link).unwrap_err().contains("$6$hash"), "their own file");
+        }
+    }
+
+    #[test]
+    fn the_name_of_a_file_forges_no_line() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("a\nERROR forged.hcl");
+        std::fs::write(&path, "x").unwrap();
+        let said = read(&path).unwrap_err();
+        assert!(said.contains(r"a\nERROR forged.hcl") && !said.contains("\nERROR"), "{said}");
+        let said = read(&dir.path().join("b\rc.hcl")).unwrap_err();
+        assert!(said.contains(r"b\rc.hcl cannot be opened"), "{said}");
+    }
 }

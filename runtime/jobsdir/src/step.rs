@@ -15,6 +15,7 @@ use std::sync::Arc;
 
 use ostler_model::ids::JobId;
 use ostler_model::job::Job;
+use ostler_model::shown::shown_path;
 
 /// What a file says: its job, or why it has none.
 pub type Content = Result<Arc<Job>, String>;
@@ -81,7 +82,7 @@ pub fn step(running: &BTreeMap<JobId, PathBuf>, scan: &Scan) -> Vec<Action> {
                     text: format!(
                         "job {} is that of {} already; give it another id or remove one file",
                         job.id,
-                        other.display()
+                        shown_path(other)
                     ),
                 },
                 _ => Action::Register { path: path.clone(), job: Arc::clone(job) },

@@ -1,6 +1,6 @@
 //! Reading a job file from disk.
 
-use std::fs::OpenOptions;
+use std::fs::{File, OpenOptions};
 use std::io::{self, Read as _};
 use std::os::unix::fs::{FileTypeExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use super::{Diagnostics, Inputs, Parsed, read_with};
 use ostler_model::job::Job;
 use ostler_model::limits::JOB_FILE_BYTES_MAX;
+use ostler_model::shown::shown_path;
 use ostler_model::words::counted;
 
 /// Why a job file could not be used.
@@ -15,13 +16,13 @@ use ostler_model::words::counted;
 #[non_exhaustive]
 pub enum JobFileError {
     /// Not there.
-    #[error("there is no job file {}; check the path", path.display())]
+    #[error("there is no job file {}; check the path", shown_path(path))]
     Missing {
         /// The path given.
         path: PathBuf,
     },
     /// The system refused.
-    #[error("cannot read job file {}; check its permissions", path.display())]
+    #[error("cannot read job file {}; check its permissions", shown_path(path))]
     Read {
         /// The path given.
         path: PathBuf,
@@ -30,7 +31,7 @@ pub enum JobFileError {
         source: io::Error,
     },
     /// A directory, a pipe, a device.
-    #[error("job file {} is a {what}; give a regular file", path.display())]
+    #[error("job file {} is a {what}; give a regular file", shown_path(path))]
     NotAFile {
         /// The path given.
         path: PathBuf,
@@ -38,19 +39,19 @@ pub enum JobFileError {
         what: &'static str,
     },
     /// More than [`JOB_FILE_BYTES_MAX`].
-    #[error("job file {} is larger than {JOB_FILE_BYTES_MAX} bytes; split the job", path.display())]
+    #[error("job file {} is larger than {JOB_FILE_BYTES_MAX} bytes; split the job", shown_path(path))]
     TooLarge {
         /// The path given.
         path: PathBuf,
     },
     /// Nothing or blanks.
-    #[error("job file {} is empty; write job \"name\" {{ … }}", path.display())]
+    #[error("job file {} is empty; write job \"name\" {{ … }}", shown_path(path))]
     Empty {
         /// The path given.
         path: PathBuf,
     },
     /// NUL or not UTF-8.
-    #[error("job file {} is no text (byte {offset}); give an HCL or JSON file", path.display())]
+    #[error("job file {} is no text (byte {offset}); give an HCL or JSON file", shown_path(path))]
     Binary {
         /// The path given.
         path: PathBuf,
@@ -60,7 +61,7 @@ pub enum JobFileError {
     /// Read, but wrong. Show [`Diagnostics::render`] of `source_text` to a person.
     #[error(
         "job file {} has {}; correct {} and try again",
-        path.display(), counted(diagnostics.found(), "problem"),
+        shown_path(path), counted(diagnostics.found(), "problem"),
         if diagnostics.found() == 1 { "it" } else { "them" }
     )]
     Invalid {
@@ -105,7 +106,15 @@ pub fn read_file(path: &Path) -> Result<JobFile, JobFileError> {
 /// # Errors
 /// As [`read_file`].
 pub fn read_file_with(path: &Path, inputs: &Inputs) -> Result<JobFile, JobFileError> {
-    let bytes = bytes_of(path)?;
+    read_opened(open(path)?, path, inputs)
+}
+
+/// As [`read_file_with`], of a file that is open already, by the path that it had.
+///
+/// # Errors
+/// As [`read_file`].
+pub fn read_opened(file: File, path: &Path, inputs: &Inputs) -> Result<JobFile, JobFileError> {
+    let bytes = bytes_of(file, path)?;
     let invalid = |offset| JobFileError::Binary { path: path.to_owned(), offset };
     if let Some(offset) = bytes.iter().position(|byte| *byte == 0) {
         return Err(invalid(offset));
@@ -123,14 +132,22 @@ pub fn read_file_with(path: &Path, inputs: &Inputs) -> Result<JobFile, JobFileEr
     Ok(JobFile { parsed, text: text.to_owned() })
 }
 
-fn bytes_of(path: &Path) -> Result<Vec<u8>, JobFileError> {
-    let failed = |source: io::Error| match source.kind() {
+fn failed(path: &Path, source: io::Error) -> JobFileError {
+    match source.kind() {
         io::ErrorKind::NotFound => JobFileError::Missing { path: path.to_owned() },
         _ => JobFileError::Read { path: path.to_owned(), source },
-    };
+    }
+}
+
+fn open(path: &Path) -> Result<File, JobFileError> {
     // Opening a pipe nobody writes to waits for ever without this flag; files do not mind it.
     let flags = i32::try_from(rustix::fs::OFlags::NONBLOCK.bits()).unwrap_or(0);
-    let file = OpenOptions::new().read(true).custom_flags(flags).open(path).map_err(failed)?;
+    let opened = OpenOptions::new().read(true).custom_flags(flags).open(path);
+    opened.map_err(|source| failed(path, source))
+}
+
+fn bytes_of(file: File, path: &Path) -> Result<Vec<u8>, JobFileError> {
+    let failed = |source| failed(path, source);
     let kind = file.metadata().map_err(failed)?.file_type();
     if !kind.is_file() {
         let what = match kind {

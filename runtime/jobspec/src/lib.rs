@@ -37,7 +37,7 @@ pub use decode::{agent_key, agent_key_paths, parse_trust_file};
 pub use diagnostic::{Diagnostics, FileDiagnostic, Severity};
 use diagnostic::{Sink, Span};
 pub use encode::nomad_json;
-pub use file::{JobFile, JobFileError, parse_file, read_file, read_file_with};
+pub use file::{JobFile, JobFileError, parse_file, read_file, read_file_with, read_opened};
 pub use inputs::{Inputs, VAR_PREFIX, VarFile};
 use keys::Context;
 #[cfg(doc)]

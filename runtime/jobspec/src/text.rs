@@ -2,6 +2,8 @@
 
 use std::path::Path;
 
+use ostler_model::shown::shown_path;
+
 use crate::diagnostic::{Diagnostics, Sink, Span};
 
 /// Read a whole file of at most `max` bytes: what `read` makes of its text, the text, and warnings.
@@ -15,7 +17,7 @@ pub(crate) fn whole<'a, T>(
     what: &str,
     read: impl FnOnce(&'a str, &mut Sink) -> Option<T>,
 ) -> Result<(T, &'a str, Diagnostics), Diagnostics> {
-    let name = file.display().to_string();
+    let name = shown_path(file);
     let mut sink = Sink::default();
     let text = match text_of(input, max, what, &mut sink) {
         Ok(text) => text,

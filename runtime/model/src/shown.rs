@@ -63,6 +63,15 @@ pub fn shown(text: impl Into<String>, max: usize) -> String {
     if has_hidden(&text) { visible(&text, max, |_| false) } else { cut(text, max) }
 }
 
+/// A path in one line, with all that hides made visible: whoever may make a file chooses its name.
+#[must_use]
+pub fn shown_path(path: &std::path::Path) -> String {
+    shown(path.to_string_lossy(), PATH_BYTES_MAX)
+}
+
+/// Longest path that the kernel takes, bytes.
+const PATH_BYTES_MAX: usize = 4_096;
+
 /// The end of a text in one line of at most `max` bytes: of what a program complained, the last word
 /// says most.
 #[must_use]
@@ -144,6 +153,12 @@ mod tests {
         for whole in ["größer 大 שלום", "👩\u{200d}🔬", r"C:\new", ""] {
             assert_eq!(shown(whole, 99), whole);
         }
+    }
+
+    #[test]
+    fn a_path_is_shown_in_one_line() {
+        let path = std::path::Path::new("/jobs/a\nERROR b.hcl");
+        assert_eq!(shown_path(path), r"/jobs/a\nERROR b.hcl");
     }
 
     #[test]
