@@ -678,6 +678,25 @@ async fn who_asks_an_agent_without_tls_as_one_with_it_is_told_so() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_server_with_the_certificate_of_an_authority_is_called_that_in_words() {
+    let (authority, dir) = (Authority::new(), tempfile::tempdir().unwrap());
+    let ca = authority.file(dir.path()).to_str().unwrap().to_owned();
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("https://{}", listener.local_addr().unwrap());
+    let acceptor = authority.acceptor_as_authority();
+    let serving = tokio::spawn(async move {
+        while let Ok((stream, _)) = listener.accept().await {
+            drop(acceptor.accept(stream).await);
+        }
+    });
+    let asked = command(["job", "status", "--address", &url, "--ca-cert", &ca]);
+    let asked = with_input(asked, b"").await;
+    asked.said(3, &["the certificate that it shows is one of an authority"]);
+    assert!(!asked.stderr.contains("OtherError"), "{}", asked.stderr);
+    serving.abort();
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn clients_need_a_certificate_where_that_is_said() {
     let certificates = Certificates::new();
     let open = Open::start(&certificates.block("verify_https_client = true")).await;

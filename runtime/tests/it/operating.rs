@@ -231,6 +231,8 @@ async fn a_drain_that_is_not_under_way_is_not_said_to_be_complete() {
     agent.ask(&["node", "drain", "--enable"]).await.said(0, &["the drain is complete"]);
     let told = agent.ask(&monitor).await;
     told.said(0, &["is not being drained, and is ineligible", "eligibility --enable"]);
+    // Which of the two is not guessed.
+    agent.ask(&["node", "eligibility"]).await.said(2, &["<--enable|--disable>"]);
 }
 
 #[tokio::test]

@@ -147,6 +147,21 @@ fn refused(status: u16, text: &str) -> String {
     }
 }
 
+/// The cause in words, where TLS has only the name of an error for it.
+fn cause_of(source: &io::Error) -> String {
+    let error = source.get_ref().and_then(|error| error.downcast_ref::<rustls::Error>());
+    match error {
+        Some(rustls::Error::InvalidCertificate(rustls::CertificateError::Other(other)))
+            if other.0.to_string() == "CaUsedAsEndEntity" =>
+        {
+            "the certificate that it shows is one of an authority, and a server needs one of its own that an \
+             authority signed (`openssl req -x509` makes the former unless it is told basicConstraints=CA:FALSE)"
+                .to_owned()
+        }
+        _ => source.to_string(),
+    }
+}
+
 /// The next step, where TLS is what fails.
 fn of_tls(at: &AgentAt, source: &io::Error) -> String {
     let error = source.get_ref().and_then(|error| error.downcast_ref::<rustls::Error>());
@@ -170,7 +185,8 @@ fn of_tls(at: &AgentAt, source: &io::Error) -> String {
 
 fn not_running(at: &AgentAt, data_dir: Option<&Path>, source: &io::Error) -> String {
     if at.socket().is_none() {
-        return format!("the agent at {at} cannot be reached: {source}{}", of_tls(at, source));
+        let cause = cause_of(source);
+        return format!("the agent at {at} cannot be reached: {cause}{}", of_tls(at, source));
     }
     if source.kind() == io::ErrorKind::PermissionDenied {
         return format!("the agent at {at} is another user's: {source}");

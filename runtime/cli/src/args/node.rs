@@ -70,6 +70,7 @@ pub(crate) struct DrainArgs {
 /// `ostler node eligibility`.
 #[derive(Debug, Args)]
 #[command(
+    group(clap::ArgGroup::new("whether").required(true).args(["enable", "disable"])),
     long_about = "Say whether new allocations are placed on this node. What runs goes on either way; jobs \
         that need a place wait, and `ostler job status` says why. It outlasts the agent.",
     after_long_help = examples!("\
@@ -80,11 +81,11 @@ Examples:
 )]
 pub(crate) struct EligibilityArgs {
     /// Take what is new
-    #[arg(long, group = "whether", required_unless_present = "disable")]
+    #[arg(long)]
     pub enable: bool,
 
     /// Take nothing new
-    #[arg(long, group = "whether")]
+    #[arg(long)]
     pub disable: bool,
 
     #[command(flatten)]

@@ -7,7 +7,7 @@ use rcgen::{BasicConstraints, Certificate, CertificateParams, CertifiedIssuer, I
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::rustls::ServerConfig;
 use tokio_rustls::rustls::crypto::ring::default_provider;
-use tokio_rustls::rustls::pki_types::PrivateKeyDer;
+use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
 
 pub struct Authority(CertifiedIssuer<'static, KeyPair>);
 
@@ -36,13 +36,22 @@ impl Authority {
     /// Who serves with a certificate with this name.
     pub fn acceptor(&self, name: &str) -> TlsAcceptor {
         let (certificate, key) = self.issue(&[name]);
-        let key = PrivateKeyDer::try_from(key.serialize_der()).unwrap();
-        let config = ServerConfig::builder_with_provider(Arc::new(default_provider()))
-            .with_safe_default_protocol_versions()
-            .unwrap()
-            .with_no_client_auth()
-            .with_single_cert(vec![certificate.der().clone()], key)
-            .unwrap();
-        TlsAcceptor::from(Arc::new(config))
+        serve(certificate.der(), &key)
     }
+
+    /// Who serves with the authority's own certificate, which no server may have.
+    pub fn acceptor_as_authority(&self) -> TlsAcceptor {
+        serve(self.0.der(), self.0.key())
+    }
+}
+
+fn serve(certificate: &CertificateDer<'static>, key: &KeyPair) -> TlsAcceptor {
+    let key = PrivateKeyDer::try_from(key.serialize_der()).unwrap();
+    let config = ServerConfig::builder_with_provider(Arc::new(default_provider()))
+        .with_safe_default_protocol_versions()
+        .unwrap()
+        .with_no_client_auth()
+        .with_single_cert(vec![certificate.clone()], key)
+        .unwrap();
+    TlsAcceptor::from(Arc::new(config))
 }
