@@ -8,7 +8,7 @@ use tokio::sync::watch;
 use super::views::Readiness;
 use super::{
     AgentHandle, AllocError, AllocRef, AllocView, ChangesSeen, Collected, Deployed, DeploymentAsk,
-    JobView, Plan, RegisterOptions, Registered, RestartScope, Stage, StopOptions, Stopped,
+    JobView, Meant, Plan, RegisterOptions, Registered, RestartScope, Stage, StopOptions, Stopped,
     SubmitError,
 };
 use ostler_control::scaling::scaled;
@@ -33,7 +33,7 @@ impl AgentHandle {
                 None => Err(SubmitError::Leaving),
             }
         };
-        let (is_somewhere, check) = (asked(Self::is_in_a_namespace), asked(Self::check_all));
+        let (is_somewhere, check) = (asked(Self::is_in_a_namespace), asked(Self::check_file));
         let files = FilesOnDisk(dir.report().dir);
         let (control, ended) = (self.0.control.clone(), self.0.ended.clone());
         self.beside(dir.follow(files, control, is_somewhere, check, ended));
@@ -171,7 +171,9 @@ impl AgentHandle {
             trace,
             ..RegisterOptions::default()
         };
-        self.register(job.map_err(SubmitError::Scale)?, options).await
+        let job = job.map_err(SubmitError::Scale)?;
+        self.check_all(&job)?;
+        self.0.control.register(Arc::new(job), options).await
     }
 
     /// Say whether a version of a job is stable. The index of the change.
@@ -229,10 +231,10 @@ impl AgentHandle {
     ///
     /// # Errors
     /// When the job's configuration is wrong. That it does not fit is part of the plan.
-    pub fn plan(&self, job: &Job) -> Result<Plan, SubmitError> {
+    pub fn plan(&self, job: &Job, meant: Meant) -> Result<Plan, SubmitError> {
         self.takes_jobs()?;
         self.accepts(job)?;
-        Ok(self.0.control.plan(job))
+        Ok(self.0.control.plan(job, meant))
     }
 
     /// Stop a job. Returns the index of the stop, which is durable; the allocations end later.

@@ -49,7 +49,7 @@ pub mod views;
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 use tokio::sync::Notify;
@@ -57,12 +57,11 @@ use tokio::task::JoinHandle;
 use tokio_util::sync::{CancellationToken, DropGuard};
 use tokio_util::task::TaskTracker;
 
-use ostler_control::ControlHandle;
 use ostler_control::namespaces::NodeNamespaces;
 use ostler_control::variables::NodeVariables;
+use ostler_control::{ControlHandle, no_driver};
 use ostler_device::manager::DeviceManager;
 use ostler_jobsdir::JobsDir;
-use ostler_jobspec::suggest;
 use ostler_lifecycle::services::NodeServices;
 use ostler_model::clock::Clock;
 use ostler_model::config::AgentConfig;
@@ -100,7 +99,7 @@ pub use ostler_control::scaling::ScaleError;
 pub use ostler_control::variables::VariableError;
 pub use ostler_control::{
     AllocError, AllocRef, AllocView, BlockedPlacement, ChangeOf, ChangesSeen, Collected,
-    ConfigProblem, Deployed, DeviceExplanation, GroupCounts, GroupPlan, JobStatus, JobView,
+    ConfigProblem, Deployed, DeviceExplanation, GroupCounts, GroupPlan, JobStatus, JobView, Meant,
     NotedChange, PlaceCounts, Plan, RAW_EXEC, RegisterOptions, Registered, Stage, StopOptions,
     Stopped, SubmitError,
 };
@@ -305,10 +304,39 @@ impl AgentHandle {
         self.0.state.stats()
     }
 
-    /// Check every task's `config` against its driver's schema. Texts with `${…}` are checked
-    /// when the task starts and their values are known.
+    /// Check every task's driver, and its `config` against the driver's schema. Texts with `${…}` are
+    /// checked when the task starts and their values are known.
     #[must_use]
     pub fn check(&self, job: &Job) -> Vec<ConfigProblem> {
+        let mut problems = self.without_such_driver(job);
+        problems.extend(self.check_configs(job));
+        problems
+    }
+
+    /// Tasks of drivers that nobody has here, nor will have: neither are they on their way, nor is there a
+    /// plugin of that name that could not be loaded.
+    fn without_such_driver(&self, job: &Job) -> Vec<ConfigProblem> {
+        let view = self.0.node.current();
+        let waiting = self.0.waiting.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut problems = Vec::new();
+        for (group, task) in job.groups.iter().flat_map(|g| g.tasks.iter().map(move |t| (g, t))) {
+            if waiting.contains(&task.driver) {
+                continue;
+            }
+            let Some(missing) = no_driver(&task.driver, &view) else { continue };
+            problems.push(ConfigProblem {
+                group: group.name.to_string(),
+                task: task.name.to_string(),
+                message: missing.message,
+                suggestion: missing.nearest,
+                of_driver: true,
+                ..ConfigProblem::default()
+            });
+        }
+        problems
+    }
+
+    fn check_configs(&self, job: &Job) -> Vec<ConfigProblem> {
         let mut problems = Vec::new();
         for group in &job.groups {
             for task in &group.tasks {
@@ -322,6 +350,7 @@ impl AgentHandle {
                             path: found.path,
                             message: found.message,
                             suggestion: found.suggestion,
+                            of_driver: false,
                         });
                     }
                 }
@@ -330,8 +359,9 @@ impl AgentHandle {
         problems
     }
 
-    /// Tasks that cannot run here now because of their driver, a sentence for each: nobody has it, or
-    /// it cannot be used. The job is right, and the `config` of such a task was not checked.
+    /// Tasks that cannot run here now because of their driver, a sentence for each: it is on its way, or
+    /// cannot be used. The job is right, and the `config` of such a task was not checked. Drivers that
+    /// nobody has are [problems](AgentHandle::check).
     #[must_use]
     pub fn without_driver(&self, job: &Job) -> Vec<String> {
         let mut sentences = Vec::new();
@@ -341,14 +371,15 @@ impl AgentHandle {
                 Err(PluginCallError::StillLoading { name, loading }) => {
                     format!("driver {name} is not there yet; still loading: {loading}")
                 }
-                Err(PluginCallError::UnknownPlugin { name, known }) => {
-                    let instead = suggest::nearest(&name, known.split(", "));
-                    let instead = match (instead, known.is_empty()) {
-                        (Some(instead), _) => format!("; did you mean {instead}?"),
-                        (None, true) => String::new(),
-                        (None, false) => format!("; there are {known}"),
-                    };
-                    format!("this node has no driver {name}{instead}")
+                Err(PluginCallError::UnknownPlugin { name, .. }) => {
+                    let view = self.0.node.current();
+                    match view.refused_plugins.get(&name) {
+                        Some(why) => {
+                            format!("driver {name} waits for its plugin, which is not used: {why}")
+                        }
+                        // That it is not there is a problem, and told as one.
+                        None => continue,
+                    }
                 }
                 Err(error) => format!("{error}; the config of the task was not checked"),
             };
@@ -372,6 +403,18 @@ impl AgentHandle {
             )
         };
         longer.map(sentence).collect()
+    }
+
+    /// Groups of a job that keep a count which their `scaling` would not allow, a sentence for each.
+    #[must_use]
+    pub fn counts_out_of_range(&self, job: &Job, meant: Meant) -> Vec<String> {
+        let known = self.job(&job.id);
+        let job = meant.of(job, known.as_ref().map(|view| &*view.record));
+        let sentence = |group: &TaskGroup| {
+            let why = group.scaling.as_ref()?.check(group.count).err()?;
+            Some(format!("group {} keeps its count of {}: {why}", group.name, group.count))
+        };
+        job.groups.iter().filter_map(sentence).collect()
     }
 
     /// Run a job: all of it is placed now, or nothing of it. It ends with this agent and is not on
@@ -429,8 +472,23 @@ impl AgentHandle {
         if tasks > JOB_TASKS_MAX {
             return Err(SubmitError::TooManyTasks { tasks });
         }
-        let problems = self.check(job);
-        if problems.is_empty() { Ok(()) } else { Err(SubmitError::Config(problems)) }
+        refused(self.check_configs(job))
+    }
+
+    /// Has somebody here the drivers of its tasks, or may have them later? Servers know that themselves, and
+    /// a job that is registered already waits for them.
+    fn has_drivers(&self, job: &Job) -> Result<(), SubmitError> {
+        let as_known = |view: JobView| *view.record.job == *job;
+        match self.job(&job.id).is_some_and(as_known) {
+            true => Ok(()),
+            false => refused(self.without_such_driver(job)),
+        }
+    }
+
+    /// What files of the jobs directory are asked too.
+    fn check_file(&self, job: &Job) -> Result<(), SubmitError> {
+        self.has_drivers(job)?;
+        self.check_all(job)
     }
 
     /// Do something beside the agent that ends soon, or with [`Inner::ended`]; who leaves waits for it.
@@ -466,6 +524,10 @@ impl Drop for GivenUp<'_> {
             drop(agent.0.beside.spawn_on(stop, &runtime));
         }
     }
+}
+
+fn refused(problems: Vec<ConfigProblem>) -> Result<(), SubmitError> {
+    if problems.is_empty() { Ok(()) } else { Err(SubmitError::Config(problems)) }
 }
 
 fn depends_on_variables(config: &serde_json::Map<String, serde_json::Value>, path: &str) -> bool {

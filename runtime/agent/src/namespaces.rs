@@ -62,6 +62,7 @@ impl AgentHandle {
     /// May it be registered here? Everything that can be checked without placing it.
     pub(super) fn accepts(&self, job: &Job) -> Result<(), SubmitError> {
         self.is_in_a_namespace(job)?;
+        self.has_drivers(job)?;
         self.check_all(job)
     }
 

@@ -21,6 +21,7 @@ mod access;
 mod agent;
 mod allocs;
 mod blocked;
+mod body;
 mod client;
 mod connection;
 mod debug;

@@ -99,6 +99,7 @@ impl JobInput {
             path: &problem.path,
             message: &problem.message,
             suggestion: problem.suggestion.as_deref(),
+            of_driver: problem.of_driver,
         });
         let file = self.path.display().to_string();
         self.file.parsed.places.diagnostics(faults, self.text(), &file)

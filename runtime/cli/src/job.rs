@@ -54,8 +54,9 @@ fn request(job: &Job) -> JobRequest<Value> {
 /// What is wrong with the tasks' configurations.
 fn problems(checked: Validated) -> Vec<ConfigProblem> {
     let problem = |wrong| {
-        let ostler_wire::ConfigProblem { group, task, path, message, suggestion } = wrong;
-        ConfigProblem { group, task, path, message, suggestion }
+        let ostler_wire::ConfigProblem { group, task, path, message, suggestion, of_driver } =
+            wrong;
+        ConfigProblem { group, task, path, message, suggestion, of_driver }
     };
     checked.config_problems.into_iter().map(problem).collect()
 }

@@ -31,7 +31,7 @@ use ostler_jobspec::suggest::nearest;
 use ostler_model::alloc::Allocation;
 use ostler_model::device::HealthState;
 use ostler_model::grants::wildcard;
-use ostler_model::ids::{AllocId, GroupName};
+use ostler_model::ids::{AllocId, GroupName, PluginName};
 use ostler_model::job::{Constraint, Job, Task, TaskGroup};
 use ostler_model::limits::JOB_TASKS_MAX;
 use ostler_model::network::NetworkMode;
@@ -380,6 +380,31 @@ fn cores_problem(task: &Task, view: &NodeView) -> Option<Problem> {
     }
     let missing = view.cores.missing.clone();
     (view.cores.ids.is_empty()).then_some(Problem::NoCores { task: name, reason: missing })
+}
+
+/// A driver that is not on this node and will not be with what it has.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NoDriver {
+    /// What there is, for people.
+    pub message: String,
+    /// The loaded driver that may have been meant.
+    pub nearest: Option<String>,
+}
+
+/// Is there no such driver, nor a plugin of this name that could not be loaded? What is loaded still may be
+/// any.
+#[must_use]
+pub fn no_driver(driver: &PluginName, view: &NodeView) -> Option<NoDriver> {
+    let known = view.drivers.contains_key(driver)
+        || view.refused_plugins.contains_key(driver.as_str())
+        || !view.loading.is_empty();
+    if known {
+        return None;
+    }
+    let loaded: Vec<String> = view.drivers.keys().map(ToString::to_string).collect();
+    let nearest = nearest(driver.as_str(), loaded.iter().map(String::as_str)).map(str::to_owned);
+    let others = refusal::other_drivers(driver, &loaded, &view.refused_plugins);
+    Some(NoDriver { message: format!("no driver {driver}; {others}"), nearest })
 }
 
 fn driver_problem(task: &Task, view: &NodeView) -> Option<Problem> {

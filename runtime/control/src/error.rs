@@ -16,8 +16,8 @@ use ostler_model::shown::shown_path;
 use ostler_model::signal::UnknownSignal;
 use ostler_state::StateError;
 
-/// A `config` that does not fit its driver's schema.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+/// A `config` that does not fit its driver's schema, or a driver that is not there.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ConfigProblem {
     /// Task group.
     pub group: String,
@@ -30,13 +30,19 @@ pub struct ConfigProblem {
     /// What may have been meant instead of the last name of the path.
     #[serde(default)]
     pub suggestion: Option<String>,
+    /// It is the name of the driver that is wrong; nothing is known of the `config` then.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub of_driver: bool,
 }
 
 impl std::fmt::Display for ConfigProblem {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Self { group, task, path, message, suggestion } = self;
+        let Self { group, task, path, message, suggestion, of_driver } = self;
         let dot = if path.is_empty() { "" } else { "." };
-        write!(f, "group {group}, task {task}, config{dot}{path}: {message}")?;
+        match of_driver {
+            true => write!(f, "group {group}, task {task}: {message}")?,
+            false => write!(f, "group {group}, task {task}, config{dot}{path}: {message}")?,
+        }
         match suggestion {
             Some(name) => write!(f, "; did you mean {name}?"),
             None => Ok(()),
@@ -56,7 +62,7 @@ pub enum SubmitError {
     /// It does not fit on this node.
     #[error("{0}")]
     Refused(Box<Refusal>),
-    /// Configurations that do not fit their drivers' schemas.
+    /// Configurations that do not fit their drivers' schemas, and drivers that are not there.
     #[error("{}", .0.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n"))]
     Config(Vec<ConfigProblem>),
     /// It is in a namespace that is not there.

@@ -15,7 +15,7 @@ use super::machine::{Answer, Ask, Change, ControlEvent, JobAction, LEAVE_WALL_MA
 use super::owner::{Message, Shared};
 use super::tables::{AllocEntry, JobEntry, PlacedBy, Tables};
 use super::views::{
-    AllocRef, AllocView, Assigned, BlockedPlacement, Collected, Deployed, JobView, Plan,
+    AllocRef, AllocView, Assigned, BlockedPlacement, Collected, Deployed, JobView, Meant, Plan,
     RegisterOptions, Registered, Stage, StopOptions, Stopped,
 };
 use ostler_device::ledger::{DeviceLedger, InstanceHolder};
@@ -214,9 +214,9 @@ impl ControlHandle {
 
     /// What [`ControlHandle::register`] would do; nothing is changed.
     #[must_use]
-    pub fn plan(&self, job: &Job) -> Plan {
+    pub fn plan(&self, job: &Job, meant: Meant) -> Plan {
         let now = self.shared.now();
-        self.shared.with_world(|world| now.machine.tables().plan(world, job))
+        self.shared.with_world(|world| now.machine.tables().plan(world, job, meant))
     }
 
     /// Stop a job, by whoever gave it. Returns the index of the stop, which is durable; the allocations

@@ -34,7 +34,7 @@ pub mod unowned;
 pub mod variables;
 pub mod views;
 
-pub use admission::DeviceExplanation;
+pub use admission::{DeviceExplanation, NoDriver, no_driver};
 pub use change_log::{ChangeOf, ChangesSeen, NotedChange};
 pub use error::{AllocError, ConfigProblem, SubmitError};
 pub use handle::ControlHandle;
@@ -42,7 +42,7 @@ pub use owner::{ControlOptions, spawn};
 pub use tables::{AllocEntry, AllocVerdict, JobEntry, PlacedBy, Tables};
 pub use views::{
     AllocRef, AllocView, Assigned, BlockedPlacement, Collected, Deployed, GroupCounts, GroupPlan,
-    JobStatus, JobView, PlaceCounts, Plan, RegisterOptions, Registered, Stage, StopOptions,
+    JobStatus, JobView, Meant, PlaceCounts, Plan, RegisterOptions, Registered, Stage, StopOptions,
     Stopped,
 };
 

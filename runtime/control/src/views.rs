@@ -2,12 +2,13 @@
 //!
 //! ```text
 //! register(Job, RegisterOptions) ─► Registered        jobs()   ─► JobView
-//! plan(Job)                      ─► Plan              allocs() ─► AllocView
+//! plan(Job, Meant)               ─► Plan              allocs() ─► AllocView
 //! deregister(JobId, StopOptions) ─► Stopped            readiness() ─► Readiness
 //! ```
 //! A view is what was true at one moment; its `modify_index` says which one, and
 //! [`super::ControlHandle::changes`] tells when there is a newer one.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -17,6 +18,7 @@ use super::admission::{DeviceExplanation, Refusal};
 use ostler_lifecycle::alloc::{AllocHandle, AllocPhase};
 use ostler_model::alloc::{AllocState, Allocation, ClientStatus};
 use ostler_model::ids::{AllocId, GroupName};
+use ostler_model::job::{Job, TaskGroup};
 use ostler_model::rollout::Deployment;
 use ostler_model::saved::{JobOrigin, JobRecord};
 use ostler_model::time::Timestamp;
@@ -32,8 +34,36 @@ pub struct RegisterOptions {
     pub origin: JobOrigin,
     /// Everything of it is placed now, or nothing is changed.
     pub all_or_nothing: bool,
+    /// How its text is meant.
+    pub meant: Meant,
     /// Where its allocations belong in a trace; decides nothing.
     pub trace: Option<TraceContext>,
+}
+
+/// How the text of a job is meant beside what it says.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Meant {
+    /// It is stopped, or stays so.
+    pub stopped: bool,
+    /// Groups that the job has already keep their counts, whatever the text says.
+    pub keeps_counts: bool,
+}
+
+impl Meant {
+    /// The job that is meant: with the counts that its groups have where they keep them.
+    #[must_use]
+    pub fn of<'a>(self, job: &'a Job, known: Option<&JobRecord>) -> Cow<'a, Job> {
+        let Some(known) = known.filter(|_| self.keeps_counts) else { return Cow::Borrowed(job) };
+        let kept = |group: &TaskGroup| known.job.group(&group.name).map(|known| known.count);
+        if job.groups.iter().all(|group| kept(group).is_none_or(|count| count == group.count)) {
+            return Cow::Borrowed(job);
+        }
+        let mut job = job.clone();
+        for group in &mut job.groups {
+            group.count = kept(group).unwrap_or(group.count);
+        }
+        Cow::Owned(job)
+    }
 }
 
 /// What a registration did. Durable when it is told.

@@ -93,7 +93,7 @@ pub fn parse_file(path: &Path) -> Result<Job, JobFileError> {
 }
 
 /// Read a job from a regular file of at most [`JOB_FILE_BYTES_MAX`]. The job's source directory is
-/// absolute.
+/// absolute; it has one where something of it refers to that.
 ///
 /// # Errors
 /// See [`JobFileError`]; each names the path and the next step.
@@ -128,7 +128,9 @@ pub fn read_opened(file: File, path: &Path, inputs: &Inputs) -> Result<JobFile, 
     })?;
     let absolute = std::path::absolute(path)
         .map_err(|source| JobFileError::Read { path: path.to_owned(), source })?;
-    parsed.job.source_dir = absolute.parent().map(Path::to_path_buf);
+    if parsed.job.source_dir.is_some() {
+        parsed.job.source_dir = absolute.parent().map(Path::to_path_buf);
+    }
     Ok(JobFile { parsed, text: text.to_owned() })
 }
 

@@ -25,7 +25,7 @@ use crate::places::ConfigPlaces;
 use crate::tree::{self, Key};
 use crate::tree::{Value, ValueKind};
 use crate::units::parse_duration;
-pub(crate) use items::{Entry, Items};
+pub(crate) use items::{Entry, Items, is_empty};
 pub(crate) use kinds::{ByName, Free, FreeLists, Given, Kind, Over, TextListMap, Texts};
 pub(crate) use scalars::{Arguments, Scalar, choice, keyword, text};
 
@@ -37,11 +37,14 @@ pub(crate) struct Context<'a> {
     pub places: ConfigPlaces,
     /// Constraints and affinities that were read.
     pub rules: RulesRead,
+    /// Where it stands that the job is stopped.
+    pub stop: Option<Span>,
 }
 
 impl<'a> Context<'a> {
     pub(crate) fn new(sink: &'a mut Sink, syntax: Syntax) -> Self {
-        Self { sink, syntax, places: ConfigPlaces::default(), rules: RulesRead::default() }
+        let (places, rules) = (ConfigPlaces::default(), RulesRead::default());
+        Self { sink, syntax, places, rules, stop: None }
     }
 
     pub(crate) fn error(&mut self, at: Span, message: impl Into<String>) {

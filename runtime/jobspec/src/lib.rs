@@ -109,6 +109,35 @@ pub fn read_with(
     Ok(Parsed { job, places, warnings })
 }
 
+/// A job of a request to the API.
+#[derive(Clone, Debug)]
+pub struct Request {
+    /// The job and what goes with it.
+    pub parsed: Parsed,
+    /// It is to be stopped, or stay so.
+    pub stop: bool,
+}
+
+/// Read the body of a request to the API: `{"Job": …}`, or the job alone. `acted_on` names the keys beside
+/// the job that the caller acts on. What else stands there is told in warnings, or refused where the
+/// job would be another one by it.
+///
+/// # Errors
+/// As [`read`].
+pub fn read_request(input: &[u8], acted_on: &[&str]) -> Result<Request, Diagnostics> {
+    let file = Path::new("");
+    let ((job, places, stop), _, warnings) =
+        text::whole(input, file, JOB_FILE_BYTES_MAX, "the job", |text, sink| {
+            sink.is_json();
+            let block = json::read(text, &json::Beside::Request { acted_on }, sink)?;
+            let mut cx = Context::new(sink, Syntax::Json);
+            let job = decode::job(block, None, &mut cx)?;
+            let (places, stop) = (cx.places, cx.stop.is_some());
+            Some((with_needed_dir(job, sink), places, stop))
+        })?;
+    Ok(Request { parsed: Parsed { job, places, warnings }, stop })
+}
+
 fn parse_text(
     text: &str,
     file: &Path,
@@ -127,12 +156,36 @@ fn parse_text(
         }
         Syntax::Json => {
             sink.is_json();
-            json::read(text, sink)?
+            json::read(text, &json::Beside::File, sink)?
         }
     };
     let mut cx = Context::new(sink, syntax);
     let job = decode::job(block, source_dir(file), &mut cx)?;
-    Some((job, cx.places))
+    if let Some(at) = cx.stop {
+        let message =
+            "Stop is true: the job of such a text stays stopped; leave Stop out to run it";
+        cx.error(at, message);
+    }
+    let places = cx.places;
+    Some((with_needed_dir(job, sink), places))
+}
+
+/// How texts of a job name its directory.
+const JOB_DIR: &str = "job.dir";
+const JOB_DIR_REFERENCE: &str = "${job.dir}";
+
+/// The job with its directory where something of it is there by that, and without where nothing is: the
+/// same text is the same job then, wherever it comes from.
+fn with_needed_dir(mut job: Job, sink: &mut Sink) -> Job {
+    let text = nomad_json(&job).to_string();
+    if !text.contains(JOB_DIR) {
+        job.source_dir = None;
+    } else if job.source_dir.is_none() && text.contains(JOB_DIR_REFERENCE) {
+        let message = "${job.dir} has no value, because the job does not come from a file: what refers to it \
+                       fails; give the file itself, or in JSON a SourceDir";
+        sink.warn(Span::default(), message);
+    }
+    job
 }
 
 /// The one job of an HCL file.

@@ -97,12 +97,23 @@ async fn a_job_that_does_not_fit_is_taken_and_waits_with_its_reason() {
     assert!(waits.contains("MHz of processor time"), "{shown}");
     let list = agent.ask(&["job", "status"]).await.stdout;
     assert!(list.contains("MHz of processor time"), "{list}");
-    // A job that never ran, for a driver nobody has.
-    let unknown = sleeper("new", 1).replace("\"raw_exec\"", "\"exek\"");
-    agent.run(&unknown).await.said(3, &["no driver exek", "job new is registered"]);
+    // A job that never ran.
+    let unmet = "constraint {\n attribute = \"${attr.kernel.name}\"\n value = \"none\"\n }\n group";
+    let never = sleeper("new", 1).replacen("group", unmet, 1);
+    agent.run(&never).await.said(3, &["constraint", "job new is registered"]);
     let job = agent.json(&["job", "status", "--json", "new"]).await;
     assert_eq!(job["job"]["Status"], "pending", "{job:#}");
     agent.ask(&["job", "stop", "--purge", "new"]).await.said(0, &["is stopped"]);
+    // A driver that nobody has: with its line, and nothing is registered.
+    let unknown = agent.file("unknown.hcl", &sleeper("no", 1).replace("\"raw_exec\"", "\"exek\""));
+    for command in ["run", "plan", "validate"] {
+        let ended = agent.ask(&["job", command, unknown.to_str().unwrap()]).await;
+        ended.said(
+            2,
+            &["unknown.hcl:", "no driver exek", "did you mean exec?", "driver = \"exek\""],
+        );
+    }
+    agent.ask(&["job", "status", "no"]).await.said(2, &[]);
 }
 
 /// What a plan prints with `--json`, whatever its exit code.
@@ -224,14 +235,20 @@ async fn what_a_job_asks_for_in_vain_is_named_with_its_place_by_every_command() 
 }
 
 #[tokio::test]
-async fn a_job_that_no_driver_here_runs_is_valid_and_warned_of() {
+async fn a_job_that_no_driver_here_runs_is_refused_with_its_line_without_an_agent_too() {
     let data = tempfile::tempdir().unwrap();
     let file = data.path().join("job.hcl");
-    std::fs::write(&file, sleeper("web", 1).replace("\"raw_exec\"", "\"exce\"")).unwrap();
-    let ended = ostler(["job", "validate", file.to_str().unwrap()]).await;
-    let said = "warning: group g, task t: this node has no driver exce; did you mean exec?";
-    ended.said(0, &[said]);
-    assert!(ended.stdout.contains("is valid"), "{ended:#?}");
+    for (driver, said) in [
+        ("exce", ["no driver exce; loaded are: exec", "did you mean exec?"]),
+        ("docker", ["no driver docker; loaded are: exec", "driver = \"docker\""]),
+        ("raw_exec", ["raw_exec isolates nothing and is off", "enabled = true"]),
+    ] {
+        let text = sleeper("web", 1).replace("\"raw_exec\"", &format!("\"{driver}\""));
+        std::fs::write(&file, text).unwrap();
+        let ended = ostler(["job", "validate", file.to_str().unwrap()]).await;
+        ended.said(2, &["job.hcl:", said[0], said[1]]);
+        assert!(!ended.stdout.contains("is valid"), "{ended:#?}");
+    }
 }
 
 #[tokio::test]

@@ -123,9 +123,13 @@ async fn a_job_file_that_is_not_there_or_no_file_is_named() {
 async fn a_driver_that_does_not_exist_is_refused_with_those_that_do() {
     let desk = Desk::new();
     let ended = desk.run("driver.hcl", job("exce", "command = \"/bin/true\"", "")).await;
-    let texts =
-        ["no driver exce", "did you mean exec?", "exec, mock_driver, raw_exec, wasm", "task t"];
-    ended.said(3, &texts);
+    let texts = [
+        "driver.hcl:",
+        "no driver exce",
+        "did you mean exec?",
+        "exec, mock_driver, raw_exec, wasm",
+    ];
+    ended.said(2, &texts);
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -107,7 +107,7 @@ async fn the_driver_that_isolates_nothing_is_off_unless_it_is_switched_on() {
         let (dir, file) = (data.path().to_str().unwrap(), file.to_str().unwrap());
         ostler([&["run", "--data-dir", dir, file], more].concat()).await
     };
-    run(&[]).await.said(3, &["no driver raw_exec", "--raw-exec"]);
+    run(&[]).await.said(2, &["no driver raw_exec", "--raw-exec"]);
     let on = run(&["--raw-exec"]).await;
     on.said(0, &["driver raw_exec is enabled by --raw-exec: its tasks are not isolated"]);
     assert!(on.stdout.contains("raw"), "{on:#?}");

@@ -51,6 +51,7 @@ mod ended_places;
 mod exits;
 mod explained;
 mod fifty_tasks;
+mod given_back;
 mod golden;
 mod grants;
 mod histories;

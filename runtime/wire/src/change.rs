@@ -21,6 +21,9 @@ pub struct JobRequest<J> {
     /// See `enforce_index`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub job_modify_index: Option<u64>,
+    /// Groups that the job has already keep their counts, whatever `job` says.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub preserve_counts: Option<bool>,
     /// Say what differs.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub diff: Option<bool>,
@@ -169,7 +172,7 @@ pub struct Validated {
     pub agent_warnings: Vec<String>,
 }
 
-/// Something wrong with a task's configuration.
+/// Something wrong with a task's configuration, or with its driver.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct ConfigProblem {
@@ -183,6 +186,9 @@ pub struct ConfigProblem {
     pub message: String,
     /// What may have been meant instead of the last name of the path.
     pub suggestion: Option<String>,
+    /// It is the driver that is wrong: there is none of this name.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub of_driver: bool,
 }
 
 /// `JobPlanResponse`. `L` lists device requests with every candidate.
@@ -291,6 +297,9 @@ pub struct SignalRequest<'a> {
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct EvaluateRequest {
+    /// As the path has it.
+    #[serde(rename = "JobID", deserialize_with = "or_empty")]
+    pub job_id: String,
     /// How.
     pub eval_options: EvalOptions,
 }

@@ -92,6 +92,9 @@ pub struct DeploymentChanged {
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct PromoteRequest {
+    /// As the path has it.
+    #[serde(rename = "DeploymentID", deserialize_with = "or_empty")]
+    pub deployment_id: String,
     /// Of every group.
     pub all: bool,
     /// Of these groups.
@@ -100,9 +103,12 @@ pub struct PromoteRequest {
 }
 
 /// `DeploymentPauseRequest`.
-#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct PauseRequest {
+    /// As the path has it.
+    #[serde(rename = "DeploymentID", deserialize_with = "or_empty")]
+    pub deployment_id: String,
     /// Halt it; otherwise go on.
     pub pause: bool,
 }
@@ -111,6 +117,9 @@ pub struct PauseRequest {
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct AllocHealthRequest {
+    /// As the path has it.
+    #[serde(rename = "DeploymentID", deserialize_with = "or_empty")]
+    pub deployment_id: String,
     /// These are healthy.
     #[serde(rename = "HealthyAllocationIDs", deserialize_with = "or_empty")]
     pub healthy: Vec<String>,

@@ -8,8 +8,9 @@ use axum::extract::State;
 use axum::response::Response;
 
 use super::allocs::alloc_id;
+use super::body;
 use super::error::Failure;
-use super::jobs::{Body, read_body};
+use super::jobs::Body;
 use super::json::stats;
 use super::params::Asked;
 use super::reply;
@@ -59,10 +60,10 @@ pub(super) async fn restart(
     body: Body,
 ) -> Result<Response, Failure> {
     let view = known(&api, &id)?;
-    let request: RestartRequest = read_body(body)?;
-    let scope = match given(request.task_name) {
+    let RestartRequest { task_name, all_tasks } = body::read(&params, body)?;
+    let scope = match given(task_name) {
         Some(name) => RestartScope::Task(task_of(&view, &name)?),
-        None if request.all_tasks.unwrap_or(false) => RestartScope::All,
+        None if all_tasks.unwrap_or(false) => RestartScope::All,
         None => RestartScope::Running,
     };
     let id = view.allocation.id;
@@ -76,10 +77,10 @@ pub(super) async fn signal(
     body: Body,
 ) -> Result<Response, Failure> {
     let view = known(&api, &id)?;
-    let request: SignalRequest = read_body(body)?;
-    let task = given(request.task).map(|name| task_of(&view, &name)).transpose()?;
+    let SignalRequest { task, signal } = body::read(&params, body)?;
+    let task = given(task).map(|name| task_of(&view, &name)).transpose()?;
     // As Nomad's command line: SIGKILL unless given.
-    let signal = given(request.signal).unwrap_or("SIGKILL".into());
+    let signal = given(signal).unwrap_or("SIGKILL".into());
     let id = view.allocation.id;
     api.agent.signal_alloc(id, task.as_ref(), &signal).await.map_err(unknown_alloc)?;
     reply::json(&params, &Done::default())

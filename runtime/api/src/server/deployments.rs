@@ -8,9 +8,10 @@ use axum::http::HeaderMap;
 use axum::response::Response;
 
 use super::allocs;
+use super::body;
 use super::error::Failure;
 use super::evaluations;
-use super::jobs::{self, Body, read_body, trace_parent};
+use super::jobs::{self, Body, trace_parent};
 use super::json::change;
 use super::json::deployment::deployment as shown;
 use super::params::{Asked, Params};
@@ -125,7 +126,8 @@ pub(super) async fn promote(
     Asked { api, id, params }: Asked,
     body: Body,
 ) -> Result<Response, Failure> {
-    let PromoteRequest { all, groups } = read_body(body)?;
+    let PromoteRequest { deployment_id, all, groups } = body::read(&params, body)?;
+    body::as_path(&id, &deployment_id)?;
     let groups: Result<BTreeSet<GroupName>, _> = groups.iter().map(GroupName::new).collect();
     let groups = groups.map_err(|_| Failure::NotThere("task group"))?;
     ask(&api, &params, &id, DeploymentAsk::Promote((!all).then_some(groups))).await
@@ -141,7 +143,8 @@ pub(super) async fn pause(
     Asked { api, id, params }: Asked,
     body: Body,
 ) -> Result<Response, Failure> {
-    let PauseRequest { pause } = read_body(body)?;
+    let PauseRequest { deployment_id, pause } = body::read(&params, body)?;
+    body::as_path(&id, &deployment_id)?;
     let what = if pause { DeploymentAsk::Pause } else { DeploymentAsk::Resume };
     ask(&api, &params, &id, what).await
 }
@@ -157,7 +160,8 @@ pub(super) async fn judge(
     Asked { api, id, params }: Asked,
     body: Body,
 ) -> Result<Response, Failure> {
-    let AllocHealthRequest { healthy, unhealthy } = read_body(body)?;
+    let AllocHealthRequest { deployment_id, healthy, unhealthy } = body::read(&params, body)?;
+    body::as_path(&id, &deployment_id)?;
     let (_, one) = find(&api, &id)?;
     if !one.phase.is_active() {
         return Err(SubmitError::Deployment(DeploymentError::Over(one.phase)).into());
@@ -188,7 +192,7 @@ pub(super) async fn revert(
     headers: HeaderMap,
     body: Body,
 ) -> Result<Response, Failure> {
-    let RevertRequest { job_id, job_version, enforce_prior_version } = read_body(body)?;
+    let RevertRequest { job_id, job_version, enforce_prior_version } = body::read(&params, body)?;
     let id = named(&params, &id, &job_id)?;
     let parent = trace_parent(&headers);
     let registration = Registration::begin(parent, id.as_str(), id.namespace(), "revert");
@@ -207,7 +211,7 @@ pub(super) async fn stable(
     Asked { api, id, params }: Asked,
     body: Body,
 ) -> Result<Response, Failure> {
-    let StableRequest { job_id, job_version, stable } = read_body(body)?;
+    let StableRequest { job_id, job_version, stable } = body::read(&params, body)?;
     let id = named(&params, &id, &job_id)?;
     let index = api.agent.set_stable(&id, job_version, stable).await?;
     let answer = StableSet { job_modify_index: index, index };

@@ -9,9 +9,10 @@ use axum::extract::State;
 use axum::extract::rejection::BytesRejection;
 use axum::http::HeaderMap;
 use axum::response::Response;
-use serde::de::{DeserializeOwned, IgnoredAny};
+use serde::de::IgnoredAny;
 use serde_json::Value;
 
+use super::body;
 use super::error::Failure;
 use super::evaluations;
 use super::index::Reading;
@@ -22,8 +23,8 @@ use super::params::{Asked, Params};
 use super::reply;
 use super::router::{Api, Shared};
 use super::wait::{self, Found};
-use ostler_agent::{JobView, RegisterOptions, StopOptions, Stopped};
-use ostler_jobspec::{FileDiagnostic, Inputs, Parsed, Syntax, nomad_json};
+use ostler_agent::{JobView, Meant, RegisterOptions, StopOptions, Stopped};
+use ostler_jobspec::{FileDiagnostic, Inputs, Parsed, Request, Syntax, nomad_json};
 use ostler_model::access::Level;
 use ostler_model::clock;
 use ostler_model::ids::{JobId, NAMESPACE, Namespace};
@@ -32,7 +33,8 @@ use ostler_model::limits::API_START_WAIT;
 use ostler_model::saved::{JobOrigin, JobRecord};
 use ostler_trace::{Registration, TraceParent};
 use ostler_wire::{
-    EvaluateRequest, JobDiff, JobRequest, JobVersions, ParseRequest, Registered, Validated,
+    EvalOptions, EvaluateRequest, JobDiff, JobRequest, JobVersions, ParseRequest, Registered,
+    Validated,
 };
 
 /// Said of a text in the syntax of Nomad before 1.0.
@@ -53,56 +55,71 @@ pub(super) fn bytes(body: Body) -> Result<Bytes, Failure> {
     })
 }
 
-/// A body as JSON; an empty one means all defaults.
-pub(super) fn read_body<T: DeserializeOwned + Default>(body: Body) -> Result<T, Failure> {
-    let bytes = bytes(body)?;
-    if bytes.is_empty() {
-        return Ok(T::default());
-    }
-    serde_json::from_slice(&bytes).map_err(Failure::BadBody)
-}
-
 /// The job of a body, what stands beside it, and what is accepted of it and not done.
 struct Given {
     job: Job,
-    envelope: JobRequest<IgnoredAny>,
+    meant: Meant,
+    /// Only if the job is at this index.
+    expected: Option<u64>,
+    /// What differs is to be said.
+    diff: bool,
     warnings: Vec<String>,
 }
 
-fn job_of(params: &Params, bytes: &[u8]) -> Result<Given, Failure> {
-    let read = ostler_jobspec::read(bytes, Path::new(""), Some(Syntax::Json));
-    let Parsed { mut job, warnings, .. } = read.map_err(|diagnostics| {
+/// What each request acts on of what stands beside its job.
+const OF_REGISTRATION: [&str; 5] =
+    ["Region", "Namespace", "EnforceIndex", "JobModifyIndex", "PreserveCounts"];
+const OF_PLAN: [&str; 4] = ["Region", "Namespace", "Diff", "PreserveCounts"];
+const OF_VALIDATION: [&str; 2] = ["Region", "Namespace"];
+
+fn job_of(params: &Params, bytes: &[u8], acted_on: &[&str]) -> Result<Given, Failure> {
+    let read = ostler_jobspec::read_request(bytes, acted_on);
+    let Request { parsed, stop } = read.map_err(|diagnostics| {
         let text = std::str::from_utf8(bytes).unwrap_or_default();
         Failure::BadJob(diagnostics.render(text, false))
     })?;
-    let envelope: JobRequest<_> = serde_json::from_slice(bytes).map_err(Failure::BadBody)?;
+    let Parsed { mut job, warnings, .. } = parsed;
+    // Whatever else stands there was told or refused where the job was read.
+    let beside: JobRequest<IgnoredAny> = serde_json::from_slice(bytes).map_err(Failure::BadBody)?;
+    let JobRequest {
+        job: _,
+        namespace,
+        region,
+        enforce_index,
+        job_modify_index,
+        preserve_counts,
+        diff,
+    } = beside;
     // The first that names one, as in Nomad: the query, the request, the job.
-    let of_request = envelope.namespace.as_deref().filter(|named| !named.is_empty());
+    let of_request = namespace.as_deref().filter(|named| !named.is_empty());
     if let Some(namespace) = params.text("namespace").or(of_request) {
         let namespace =
             Namespace::new(namespace).map_err(|_| Failure::other_namespace(namespace))?;
         let id = JobId::within(&namespace, job.id.as_str());
         job.id = id.map_err(|error| Failure::BadJob(error.to_string()))?;
     }
-    if let Some(other) = envelope.region.as_deref()
+    if let Some(other) = region.as_deref()
         && !matches!(other, "" | REGION)
     {
         return Err(Failure::OtherRegion(other.chars().take(64).collect()));
     }
     let warnings = warnings.iter().map(FileDiagnostic::in_words).collect();
-    Ok(Given { job, envelope, warnings })
+    let meant = Meant { stopped: stop, keeps_counts: preserve_counts.unwrap_or(false) };
+    let enforced = enforce_index.unwrap_or(false);
+    let expected = enforced.then_some(job_modify_index.unwrap_or(0));
+    Ok(Given { job, meant, expected, diff: diff.unwrap_or(false), warnings })
 }
 
 /// As [`job_of`], for somebody who may change it: its namespace may stand in the body alone.
-fn job_to_change(params: &Params, bytes: &[u8]) -> Result<Given, Failure> {
-    let given = job_of(params, bytes)?;
+fn job_to_change(params: &Params, bytes: &[u8], acted_on: &[&str]) -> Result<Given, Failure> {
+    let given = job_of(params, bytes, acted_on)?;
     params.access().require(Level::Submit, given.job.namespace())?;
     Ok(given)
 }
 
 /// The same for a path that names the job too.
-fn job_named(params: &Params, id: &str, bytes: &[u8]) -> Result<Given, Failure> {
-    let given = job_to_change(params, bytes)?;
+fn job_named(params: &Params, id: &str, bytes: &[u8], acted_on: &[&str]) -> Result<Given, Failure> {
+    let given = job_to_change(params, bytes, acted_on)?;
     let path = given.job.id.beside(id).map_err(|_| Failure::NotThere("job"))?;
     match given.job.id == path {
         true => Ok(given),
@@ -160,7 +177,7 @@ pub(super) async fn register(
     headers: HeaderMap,
     body: Body,
 ) -> Result<Response, Failure> {
-    let given = job_to_change(&params, &bytes(body)?)?;
+    let given = job_to_change(&params, &bytes(body)?, &OF_REGISTRATION)?;
     take(&api, &params, &headers, given).await
 }
 
@@ -170,7 +187,7 @@ pub(super) async fn update(
     headers: HeaderMap,
     body: Body,
 ) -> Result<Response, Failure> {
-    let given = job_named(&params, &id, &bytes(body)?)?;
+    let given = job_named(&params, &id, &bytes(body)?, &OF_REGISTRATION)?;
     take(&api, &params, &headers, given).await
 }
 
@@ -193,16 +210,16 @@ async fn take(
     headers: &HeaderMap,
     given: Given,
 ) -> Result<Response, Failure> {
-    let Given { job, envelope, warnings } = given;
-    let here = api.agent.not_as_written(&job);
+    let Given { job, meant, expected, diff: _, warnings } = given;
+    let mut here = api.agent.not_as_written(&job);
+    here.extend(api.agent.counts_out_of_range(&job, meant));
     let (name, namespace) = (job.id.as_str(), job.namespace());
     let registration = Registration::begin(trace_parent(headers), name, namespace, "api");
-    let enforced = envelope.enforce_index.unwrap_or(false);
-    let expected = envelope.job_modify_index.unwrap_or(0);
     let options = RegisterOptions {
-        enforce_job_modify_index: enforced.then_some(expected),
+        enforce_job_modify_index: expected,
         origin: JobOrigin::Api,
         all_or_nothing: false,
+        meant,
         trace: registration.context,
     };
     let id = job.id.clone();
@@ -223,18 +240,19 @@ async fn take(
 
 /// `PUT /v1/jobs/parse`
 pub(super) async fn parse(params: Params, body: Body) -> Result<Response, Failure> {
-    let request: ParseRequest = serde_json::from_slice(&bytes(body)?).map_err(Failure::BadBody)?;
-    let text = &request.job_hcl;
-    if request.hcl_v1 {
+    // What comes back always has its defaults.
+    let ParseRequest { job_hcl: text, canonicalize: _, variables, hcl_v1 } =
+        body::read(&params, body)?;
+    if hcl_v1 {
         return Err(Failure::BadJob(HCL_V1.to_owned()));
     }
     let mut inputs = Inputs::default();
-    if let Some(variables) = request.variables.filter(|text| !text.is_empty()) {
+    if let Some(variables) = variables.filter(|text| !text.is_empty()) {
         inputs.add_file("Variables", variables).map_err(Failure::BadJob)?;
     }
     let read =
         ostler_jobspec::read_with(text.as_bytes(), Path::new(""), Some(Syntax::Hcl), &inputs);
-    let job = read.map_err(|diagnostics| Failure::BadJob(diagnostics.render(text, false)))?.job;
+    let job = read.map_err(|diagnostics| Failure::BadJob(diagnostics.render(&text, false)))?.job;
     reply::json(&params, &job::parsed(&job))
 }
 
@@ -246,7 +264,7 @@ pub(super) async fn validate(
 ) -> Result<Response, Failure> {
     let bytes = bytes(body)?;
     let (mut warnings, mut agent_warnings, mut config_problems) = Default::default();
-    let problems: Vec<String> = match job_of(&params, &bytes) {
+    let problems: Vec<String> = match job_of(&params, &bytes, &OF_VALIDATION) {
         Ok(given) => {
             drivers(&api, &given.job).await;
             (warnings, agent_warnings) = (given.warnings, api.agent.without_driver(&given.job));
@@ -297,9 +315,16 @@ pub(super) async fn versions(Asked { api, id, params }: Asked) -> Result<Respons
     let show = |job: JobView| {
         let waits = waits_for(&job);
         let newest = Seen::new(&job, &waits);
-        let earlier = api.agent.versions(&job.record.job.id);
+        let id = &job.record.job.id;
+        let of_job = api.agent.alloc_refs(|alloc| alloc.job.id == *id);
+        let live =
+            of_job.iter().filter(|one| !one.handle.state().borrow().client_status.terminal());
+        let live: BTreeSet<u64> = live.map(|alloc| alloc.allocation.job_version).collect();
+        let earlier = api.agent.versions(id);
         let diffs = diffs.then(|| between(&earlier, &job.record));
-        let earlier = earlier.iter().rev().map(|record| full(newest.earlier(record)));
+        let runs = |record: &JobRecord| live.contains(&record.version);
+        let earlier = earlier.iter().rev();
+        let earlier = earlier.map(|record| full(newest.earlier(record, runs(record))));
         let versions = std::iter::once(full(newest)).chain(earlier).collect();
         let index = job.record.modify_index;
         let answer = JobVersions { versions, diffs, index, last_contact: 0, known_leader: true };
@@ -322,13 +347,15 @@ pub(super) async fn plan(
     Asked { api, id, params }: Asked,
     body: Body,
 ) -> Result<Response, Failure> {
-    let Given { job, envelope, warnings } = job_named(&params, &id, &bytes(body)?)?;
+    let given = job_named(&params, &id, &bytes(body)?, &OF_PLAN)?;
+    let Given { job, meant, expected: _, diff, warnings } = given;
     drivers(&api, &job).await;
-    let mut plan = api.agent.plan(&job)?;
+    let mut plan = api.agent.plan(&job, meant)?;
     plan.warnings.extend(api.agent.not_as_written(&job));
+    plan.warnings.extend(api.agent.counts_out_of_range(&job, meant));
     let (index, node) = (plan.job_modify_index, api.agent.node());
-    let diff = envelope.diff.unwrap_or(false).then(|| {
-        let (old, new) = compared(api.agent.job(&job.id).as_ref(), &job);
+    let diff = diff.then(|| {
+        let (old, new) = compared(api.agent.job(&job.id).as_ref(), &job, meant);
         let of_group = |name: &str| {
             let mut groups = plan.groups.iter();
             groups.find(|(group, _)| group.as_str() == name).map(|(_, plan)| plan.clone())
@@ -339,11 +366,15 @@ pub(super) async fn plan(
     Ok(reply::at_index(index, reply::json(&params, &answer)?))
 }
 
-/// A job as it is known and as it is given, to be compared. One that was stopped would run again.
-fn compared(known: Option<&JobView>, job: &Job) -> (Option<Value>, Value) {
-    let (mut old, mut new) = (known.map(|view| nomad_json(&view.record.job)), nomad_json(job));
-    if known.is_some_and(|view| view.record.stopped) {
-        for (value, stop) in old.as_mut().into_iter().chain([&mut new]).zip([true, false]) {
+/// A job as it is known and as it is meant, to be compared. One that was stopped would run again unless it
+/// is given as stopped.
+fn compared(known: Option<&JobView>, job: &Job, meant: Meant) -> (Option<Value>, Value) {
+    let job = meant.of(job, known.map(|view| &*view.record));
+    let (mut old, mut new) = (known.map(|view| nomad_json(&view.record.job)), nomad_json(&job));
+    let stopped = known.map(|view| view.record.stopped);
+    if let Some(stopped) = stopped.filter(|stopped| *stopped || meant.stopped) {
+        let stops = [stopped, meant.stopped];
+        for (value, stop) in old.as_mut().into_iter().chain([&mut new]).zip(stops) {
             if let Some(members) = value.as_object_mut() {
                 members.insert("Stop".to_owned(), stop.into());
             }
@@ -358,10 +389,12 @@ pub(super) async fn evaluate(
     Asked { api, id, params }: Asked,
     body: Body,
 ) -> Result<Response, Failure> {
-    let request: EvaluateRequest = read_body(body)?;
+    let EvaluateRequest { job_id, eval_options } = body::read(&params, body)?;
+    body::as_path(&id, &job_id)?;
+    let EvalOptions { force_reschedule } = eval_options;
     let found = look(&api, &params, &id).value?;
     let record = &found.record;
-    let placed = match request.eval_options.force_reschedule {
+    let placed = match force_reschedule {
         true => api.agent.reschedule(&record.job.id).await?.index,
         false => None,
     };

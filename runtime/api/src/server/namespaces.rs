@@ -7,8 +7,9 @@ use axum::extract::State;
 use axum::response::Response;
 use axum::routing::{get, put};
 
+use super::body;
 use super::error::Failure;
-use super::jobs::{Body, read_body};
+use super::jobs::Body;
 use super::params::{Asked, Params};
 use super::reply;
 use super::router::{Api, Shared};
@@ -64,13 +65,13 @@ async fn read(Asked { api, id: name, params }: Asked) -> Result<Response, Failur
 }
 
 /// `PUT /v1/namespace`: the body names it.
-async fn make(State(api): Shared, body: Body) -> Result<Response, Failure> {
-    put_as(&api, None, read_body(body)?).await
+async fn make(State(api): Shared, params: Params, body: Body) -> Result<Response, Failure> {
+    put_as(&api, None, body::read_shown::<_, Namespace<'_>>(&params, body)?).await
 }
 
 /// `PUT /v1/namespace/NAME`
-async fn change(Asked { api, id: name, .. }: Asked, body: Body) -> Result<Response, Failure> {
-    put_as(&api, Some(name), read_body(body)?).await
+async fn change(Asked { api, id: name, params }: Asked, body: Body) -> Result<Response, Failure> {
+    put_as(&api, Some(name), body::read_shown::<_, Namespace<'_>>(&params, body)?).await
 }
 
 async fn put_as(

@@ -8,8 +8,9 @@ use axum::extract::State;
 use axum::response::Response;
 use axum::routing::{get, put};
 
+use super::body;
 use super::error::Failure;
-use super::jobs::{Body, read_body};
+use super::jobs::Body;
 use super::json::node::{NodeStatus, full, stub};
 use super::params::{Asked, Params};
 use super::reply;
@@ -169,8 +170,8 @@ pub(super) fn routes() -> Router<Arc<Api>> {
 /// `PUT /v1/node/ID/eligibility`
 async fn eligibility(Asked { api, id, params }: Asked, body: Body) -> Result<Response, Failure> {
     check_id(&api, &id)?;
-    let request: EligibilityRequest = read_body(body)?;
-    let eligible = match request.eligibility.as_str() {
+    let EligibilityRequest { node_id, eligibility } = body::read(&params, body)?;
+    let eligible = match eligibility.as_str() {
         "eligible" => true,
         "ineligible" => false,
         other => {
@@ -179,15 +180,15 @@ async fn eligibility(Asked { api, id, params }: Asked, body: Body) -> Result<Res
             return Err(Failure::BadRequest(text));
         }
     };
-    changed(&api, &params, &id, &request.node_id, NodeAsk::Eligible(eligible)).await
+    changed(&api, &params, &id, &node_id, NodeAsk::Eligible(eligible)).await
 }
 
 /// `PUT /v1/node/ID/drain`
 async fn drain(Asked { api, id, params }: Asked, body: Body) -> Result<Response, Failure> {
     check_id(&api, &id)?;
-    let request: DrainRequest = read_body(body)?;
-    let asked = match request.drain_spec {
-        None => NodeAsk::EndDrain { eligible: request.mark_eligible },
+    let DrainRequest { node_id, drain_spec, mark_eligible } = body::read(&params, body)?;
+    let asked = match drain_spec {
+        None => NodeAsk::EndDrain { eligible: mark_eligible },
         Some(DrainSpec { deadline, ignore_system_jobs }) => NodeAsk::Drain(DrainAsk {
             deadline: match u64::try_from(deadline) {
                 Ok(0) => None,
@@ -197,7 +198,7 @@ async fn drain(Asked { api, id, params }: Asked, body: Body) -> Result<Response,
             ignore_system: ignore_system_jobs,
         }),
     };
-    changed(&api, &params, &id, &request.node_id, asked).await
+    changed(&api, &params, &id, &node_id, asked).await
 }
 
 /// `PUT /v1/node/ID/evaluate`: its jobs are looked at again at each change anyway.

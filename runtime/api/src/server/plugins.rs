@@ -2,8 +2,9 @@
 
 use axum::response::Response;
 
+use super::body;
 use super::error::Failure;
-use super::jobs::{Body, read_body};
+use super::jobs::Body;
 use super::params::Asked;
 use super::reply;
 use ostler_agent::UpgradeOptions;
@@ -32,6 +33,6 @@ pub(super) async fn upgrade(
     Asked { api, id: name, params }: Asked,
     body: Body,
 ) -> Result<Response, Failure> {
-    let options: UpgradeOptions = read_body(body)?;
+    let options: UpgradeOptions = body::read(&params, body)?;
     reply::json(&params, &api.agent.upgrade_plugin(&name, options).await?)
 }

@@ -8,9 +8,10 @@ use axum::extract::State;
 use axum::http::HeaderMap;
 use axum::response::Response;
 
+use super::body;
 use super::error::Failure;
 use super::evaluations;
-use super::jobs::{self, Body, read_body};
+use super::jobs::{self, Body};
 use super::json::change;
 use super::params::{Asked, Params};
 use super::reply;
@@ -55,8 +56,18 @@ fn key(job: &JobView) -> JobKey {
 
 /// What a request asks for, as far as it can be said without its job.
 fn read(request: &ScalingRequest, id: &JobId) -> Result<(GroupName, Option<u32>), Failure> {
+    // There are no policies on jobs that could be overridden.
+    let ScalingRequest {
+        count,
+        target,
+        message,
+        error,
+        meta,
+        policy_override: _,
+        job_modify_index: _,
+    } = request;
     let refuse = |error: ScaleError| Failure::from(SubmitError::Scale(error));
-    let named = |key: &str| request.target.get(key).map(String::as_str).filter(|of| !of.is_empty());
+    let named = |key: &str| target.get(key).map(String::as_str).filter(|of| !of.is_empty());
     if named("Namespace").is_some_and(|of| of != id.namespace()) {
         return Err(refuse(ScaleError::OtherNamespace));
     }
@@ -67,15 +78,15 @@ fn read(request: &ScalingRequest, id: &JobId) -> Result<(GroupName, Option<u32>)
     let group = named("Group").ok_or_else(|| refuse(ScaleError::NoGroup))?;
     let group = GroupName::new(group)
         .map_err(|_| refuse(ScaleError::UnknownGroup(group.chars().take(64).collect())))?;
-    let bytes = request.meta.text().len().saturating_add(request.message.len());
+    let bytes = meta.text().len().saturating_add(message.len());
     let most = SCALING_EVENT_BYTES_MAX;
     if bytes > most {
         return Err(refuse(ScaleError::TooLong { bytes, most }));
     }
-    let count = match request.count {
+    let count = match *count {
         None => None,
         Some(..0) => return Err(refuse(ScaleError::Negative)),
-        Some(_) if request.error => return Err(refuse(ScaleError::CountOfError)),
+        Some(_) if *error => return Err(refuse(ScaleError::CountOfError)),
         Some(count) => Some(u32::try_from(count).map_err(|_| refuse(ScaleError::TooLarge(count)))?),
     };
     Ok((group, count))
@@ -87,7 +98,7 @@ pub(super) async fn scale(
     headers: HeaderMap,
     body: Body,
 ) -> Result<Response, Failure> {
-    let request: ScalingRequest = read_body(body)?;
+    let request: ScalingRequest = body::read(&params, body)?;
     let (group, count) = read(&request, &params.job_id(&id)?)?;
     let job = jobs::found(&api, &params, &id)?;
     let known = job.record.job.group(&group);

@@ -3,9 +3,10 @@
 use axum::extract::State;
 use axum::response::Response;
 
+use super::body;
 use super::error::Failure;
 use super::evaluations;
-use super::jobs::{Body, read_body};
+use super::jobs::Body;
 use super::params::Params;
 use super::reply;
 use super::router::{Api, Shared};
@@ -41,8 +42,8 @@ pub(super) async fn search(
     params: Params,
     body: Body,
 ) -> Result<Response, Failure> {
-    let request: SearchRequest = read_body(body)?;
-    let kinds: Vec<&'static str> = match request.context.as_str() {
+    let SearchRequest { prefix, context } = body::read(&params, body)?;
+    let kinds: Vec<&'static str> = match context.as_str() {
         "" | "all" => KINDS.to_vec(),
         named => {
             let known = KINDS.iter().find(|kind| **kind == named);
@@ -52,7 +53,7 @@ pub(super) async fn search(
     let index = api.agent.index();
     let mut answer = SearchAnswer { index, known_leader: true, ..SearchAnswer::default() };
     for kind in kinds {
-        let mut found = of_kind(&api, &params, kind, &request.prefix);
+        let mut found = of_kind(&api, &params, kind, &prefix);
         answer.truncations.insert(kind.into(), found.len() > MATCHES_MAX);
         found.truncate(MATCHES_MAX);
         answer.matches.insert(kind.into(), Some(found).filter(|found| !found.is_empty()));

@@ -11,8 +11,9 @@ use axum::extract::State;
 use axum::response::Response;
 use axum::routing::{any, get, post};
 
+use super::body;
 use super::error::Failure;
-use super::jobs::{Body, read_body};
+use super::jobs::Body;
 use super::json;
 use super::params::{Asked, Params};
 use super::reply;
@@ -72,7 +73,10 @@ async fn list(State(api): Shared, params: Params) -> Result<Response, Failure> {
 /// `POST /v1/acl/token`
 async fn create(State(api): Shared, params: Params, body: Body) -> Result<Response, Failure> {
     enabled(&api)?;
-    let asked: AclTokenRequest = read_body(body)?;
+    let asked: AclTokenRequest = body::read(&params, body)?;
+    if !asked.accessor_id.is_empty() {
+        return wrong("AccessorID is given to a new token by the agent: leave it out".to_owned());
+    }
     let policies = policies_of(&asked)?;
     let expires = match asked.expiration_ttl.as_str() {
         "" => None,
@@ -108,7 +112,10 @@ async fn read(Asked { api, id, params }: Asked) -> Result<Response, Failure> {
 /// `POST /v1/acl/token/ID`
 async fn update(Asked { api, id, params }: Asked, body: Body) -> Result<Response, Failure> {
     enabled(&api)?;
-    let asked: AclTokenRequest = read_body(body)?;
+    let asked: AclTokenRequest = body::read_shown::<_, AclToken<'_>>(&params, body)?;
+    if !matches!(&asked.accessor_id, own if own.is_empty() || *own == id) {
+        return wrong("AccessorID in the body is another than that of the path".to_owned());
+    }
     if !asked.expiration_ttl.is_empty() {
         return wrong(
             "when a token ends is said when it is made: leave ExpirationTTL out".to_owned(),

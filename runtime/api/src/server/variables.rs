@@ -9,6 +9,7 @@ use axum::extract::State;
 use axum::http::StatusCode;
 use axum::response::{IntoResponse as _, Response};
 
+use super::body;
 use super::error::Failure;
 use super::jobs::{Body, bytes};
 use super::params::{Asked, Params};
@@ -104,12 +105,22 @@ fn change(params: &Params) -> Result<Option<u64>, Failure> {
     }
 }
 
+/// What a variable that was read has beside it, which is said again when it is written.
+const OF_READING: [&str; 4] = ["CreateIndex", "ModifyIndex", "CreateTime", "ModifyTime"];
+
 /// What is to be written. The body may name the namespace, and may repeat what the request says.
-fn given(api: &Api, params: &Params, path: &str, body: &[u8]) -> Result<(VarKey, Items), Failure> {
-    let put: wire::VariablePut = serde_json::from_slice(body).map_err(|error| {
-        // What does not fit may be a secret, and the error would say it.
-        Failure::VarBody { line: error.line(), column: error.column() }
-    })?;
+fn given(api: &Api, params: &Params, path: &str, text: &[u8]) -> Result<(VarKey, Items), Failure> {
+    let (put, unread) =
+        body::with_unread::<wire::VariablePut>(text).map_err(|error| match error {
+            // What does not fit may be a secret, and the error would say it.
+            Failure::BadBody(error) => {
+                Failure::VarBody { line: error.line(), column: error.column() }
+            }
+            other => other,
+        })?;
+    if let Some(key) = unread.iter().find(|key| !OF_READING.contains(&key.as_str())) {
+        return Err(body::unknown(key));
+    }
     if put.lock.is_some() {
         return Err(Failure::VarLock("Lock in the body".to_owned()));
     }

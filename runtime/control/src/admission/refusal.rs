@@ -87,6 +87,16 @@ impl Resource {
     }
 }
 
+/// What there is instead of a driver that is not there.
+pub(super) fn other_drivers(
+    driver: &PluginName,
+    loaded: &[String],
+    refused: &BTreeMap<String, String>,
+) -> String {
+    let all = if loaded.is_empty() { "none".to_owned() } else { loaded.join(", ") };
+    format!("loaded are: {all}{}{}", not_used(refused), switched_off(driver))
+}
+
 /// A driver that every agent has and few switch on.
 fn switched_off(driver: &PluginName) -> &'static str {
     match driver.as_str() {
@@ -152,11 +162,9 @@ pub enum Problem {
     },
     /// No driver of this name.
     #[error(
-        "task {task}: no driver {driver}{}; loaded are: {}{}{}",
+        "task {task}: no driver {driver}{}; {}",
         nearest.as_ref().map(|name| format!(" (did you mean {name}?)")).unwrap_or_default(),
-        if loaded.is_empty() { "none".to_owned() } else { loaded.join(", ") },
-        not_used(refused),
-        switched_off(driver)
+        other_drivers(driver, loaded, refused)
     )]
     UnknownDriver {
         /// The task.

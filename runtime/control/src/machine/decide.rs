@@ -4,6 +4,7 @@
 //! until that is over. So does whatever does not fit at all, and what it would replace runs on until it
 //! does.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
 use super::Machine;
@@ -13,7 +14,7 @@ use super::types::{Change, JobAction, World};
 use crate::SubmitError;
 use crate::deployments::DeploymentError;
 use crate::proposal::{
-    Placed, Proposal, may_register, next_version, numbered, place, shut, stopped_copy, unfit,
+    Placed, Proposal, may_register, next_version, numbered, place, same, shut, stopped_copy, unfit,
     updated_copy,
 };
 use crate::reconcile::{PlaceAction, reason};
@@ -128,17 +129,27 @@ impl Entering {
             (JobAction::Version(job, options), known) => {
                 let known = self.known_for(&options.origin, tables, known)?;
                 may_register(&job, known.as_deref(), &options)?;
-                let same = known.as_deref().filter(|known| !known.stopped);
-                let same =
-                    same.filter(|known| known.job == job || repeats(known, &job, &options, tables));
-                if same.is_some_and(|known| known.origin == options.origin) {
+                let meant = options.meant;
+                let with_counts = match meant.of(&job, known.as_deref()) {
+                    Cow::Borrowed(_) => None,
+                    Cow::Owned(job) => Some(Arc::new(job)),
+                };
+                let job = with_counts.unwrap_or(job);
+                let kept = known.as_deref().and_then(|known| {
+                    let repeated = !known.stopped && repeats(known, &job, &options, tables);
+                    if repeated { Some(known.clone()) } else { same(&job, known, meant) }
+                });
+                let is_as_asked = |known: &JobRecord| {
+                    known.origin == options.origin && known.stopped == meant.stopped
+                };
+                if kept.is_some() && known.as_deref().is_some_and(is_as_asked) {
                     return Ok(change.before.clone());
                 }
-                let next = match same {
-                    // The same job from another file: only its origin changes.
-                    Some(known) => JobRecord { origin: options.origin, ..known.clone() },
-                    None => next_version(&job, known.as_deref(), options.origin, self.now),
-                };
+                // The same job from another file: only its origin changes.
+                let next = kept.unwrap_or_else(|| {
+                    next_version(&job, known.as_deref(), JobOrigin::default(), self.now)
+                });
+                let next = JobRecord { origin: options.origin, stopped: meant.stopped, ..next };
                 Ok(Some(Arc::new(next)))
             }
             (JobAction::Stop { reason, purge, origin }, Some(known)) => {

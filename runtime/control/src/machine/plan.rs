@@ -4,33 +4,38 @@ use std::sync::Arc;
 
 use super::types::World;
 use crate::admission::DevicePlan;
-use crate::proposal::{Proposal, next_version, shut, unfit};
+use crate::proposal::{Proposal, next_version, same, shut, unfit};
 use crate::reconcile::differences;
 use crate::tables::Tables;
-use crate::views::Plan;
+use crate::views::{Meant, Plan};
 use ostler_model::job::Job;
-use ostler_model::saved::JobOrigin;
+use ostler_model::saved::{JobOrigin, JobRecord};
 use ostler_model::words::counted;
 
 impl Tables {
     /// What registering this job would do; nothing is changed. That it does not fit is part of the plan.
     #[must_use]
-    pub fn plan(&self, world: &World<'_>, job: &Job) -> Plan {
-        let known = self.jobs.get(&job.id).map(|entry| &entry.record);
+    pub fn plan(&self, world: &World<'_>, job: &Job, meant: Meant) -> Plan {
+        let known = self.jobs.get(&job.id).map(|entry| &*entry.record);
         let mut plan = Plan::default();
-        let record = match known {
-            Some(known) if *known.job == *job && !known.stopped => (**known).clone(),
-            _ => {
-                let known = known.map(|known| &**known);
-                next_version(&Arc::new(job.clone()), known, JobOrigin::Api, world.now)
-            }
+        let job = Arc::new(meant.of(job, known).into_owned());
+        let record = match known.and_then(|known| same(&job, known, meant)) {
+            Some(record) => record,
+            None => JobRecord {
+                stopped: meant.stopped,
+                ..next_version(&job, known, JobOrigin::Api, world.now)
+            },
         };
         plan.version = record.version;
         if let Some(known) = known {
             plan.job_modify_index = known.job_modify_index;
-            plan.changes = differences(&known.job, job);
-            if known.stopped {
-                plan.changes.push("the job is stopped and would run again".to_owned());
+            plan.changes = differences(&known.job, &job);
+            match (known.stopped, meant.stopped) {
+                (true, false) => {
+                    plan.changes.push("the job is stopped and would run again".to_owned());
+                }
+                (false, true) => plan.changes.push("the job would be stopped".to_owned()),
+                _ => {}
             }
         }
         let mut history = self.history(&job.id);

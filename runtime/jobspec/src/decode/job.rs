@@ -9,6 +9,7 @@ use super::health::{self, MigrateKeys, UpdateKeys};
 use super::placement::{self, SpreadKeys};
 use super::reschedule::{self, RescheduleKeys};
 use super::task::TaskKeys;
+use crate::diagnostic::Span;
 use crate::keys::Bounds::{NotZero, Unwritten};
 use crate::keys::{
     CONSUL, Context, Given, Keys as _, Shape, Texts, VAULT, keys, keyword, left_out, neutral,
@@ -67,7 +68,9 @@ keys! {
         /// A task that is a group of its own, of the same name.
         tasks "task": Vec<TaskKeys>;
         /// What `${job.dir}` means, in JSON.
-        source_dir "" / SourceDir: Given<PathBuf>, "the job file's directory";
+        source_dir "" / SourceDir: Given<PathBuf>, "the job file's directory, where something refers to it";
+        /// In JSON: it does not run. A job of a file must not say so.
+        stop "" / Stop: Given<bool> [Unwritten] = false;
         /// For groups that do not say it themselves.
         update / Update: Option<UpdateKeys>;
         /// For groups that do not say it themselves.
@@ -84,7 +87,7 @@ keys! {
         "consul_token" / ConsulToken [left_out(CONSUL)] => "";
         "node_pool" / NodePool [neutral("", &["default"])];
         "ui" / UI; "version_tag" / VersionTag;
-        "" / Payload => null; "" / Stop; "" / ParentID => ""; "" / Dispatched => false;
+        "" / Payload => null; "" / ParentID => ""; "" / Dispatched => false;
         "" / DispatchIdempotencyToken;
         "vault_namespace" / VaultNamespace [neutral_left_out(VAULT, &["default"])] => "";
         "consul_namespace" / ConsulNamespace [neutral_left_out(CONSUL, &["default"])];
@@ -93,6 +96,7 @@ keys! {
         "" / Version [Shape::Served]; "" / SubmitTime [Shape::Served];
         "" / CreateIndex [Shape::Served]; "" / ModifyIndex [Shape::Served];
         "" / JobModifyIndex [Shape::Served];
+        "" / Origin [Shape::Served]; "" / Places [Shape::Served];
     }
 }
 
@@ -115,6 +119,7 @@ pub(crate) fn job(mut block: Block, dir: Option<PathBuf>, cx: &mut Context<'_>) 
         cx.error(at, cx.name(none, "TaskGroups must hold at least one group"));
     }
     let kind = keys.kind.get();
+    cx.stop = keys.stop.place().filter(|_| keys.stop.value == Some(true));
     if let Some((region, at)) = keys.region.other_than(REGION) {
         let message = format!("{region} has no effect yet: this node is in region {REGION} alone");
         cx.sink.warn(at, message);
@@ -134,6 +139,7 @@ pub(crate) fn job(mut block: Block, dir: Option<PathBuf>, cx: &mut Context<'_>) 
     // Those of single tasks go before the others.
     let alone = keys.tasks.into_iter().map(alone);
     let groups = groups(alone.chain(keys.groups).collect(), outer, cx);
+    all_promote(&groups, at, cx);
     let id = id?;
     Some(Job {
         name: keys.name.value.unwrap_or_else(|| id.to_string()),
@@ -162,6 +168,22 @@ fn has_groups(block: &Block) -> bool {
         },
         _ => false,
     })
+}
+
+/// Warn of groups whose canaries are promoted by nobody while those of others would be by themselves: a
+/// deployment is promoted as a whole.
+fn all_promote(groups: &[TaskGroup], at: Span, cx: &mut Context<'_>) {
+    let policies = || groups.iter().filter_map(|group| group.update);
+    let waits = policies().any(|update| update.canary > 0 && !update.auto_promote);
+    if waits && policies().any(|update| update.auto_promote) {
+        let message = cx.name(
+            "auto_promote has no effect: all groups with canaries are promoted together, and one of them \
+             does not have it",
+            "AutoPromote has no effect: all groups with canaries are promoted together, and one of them \
+             does not have it",
+        );
+        cx.sink.warn(at, message);
+    }
 }
 
 /// A task at the top of a job as the group that it is.

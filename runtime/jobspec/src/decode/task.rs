@@ -145,7 +145,7 @@ pub(super) fn task(
         let mut places = keys.config.places;
         places.insert(String::new(), keys.config.at.unwrap_or(keys.at));
         if let Some(group) = scope.group {
-            cx.places.insert(group, name.as_str(), places);
+            cx.places.insert(group, name.as_str(), keys.driver.at, places);
         }
     }
     let constraints = constraints(keys.constraints, cx);
@@ -157,6 +157,13 @@ pub(super) fn task(
     let driver = keys.driver.parsed(cx, PluginName::new);
     let lifecycle = keys.lifecycle.and_then(|block| {
         let hook = block.hook.value?;
+        if hook == LifecycleHook::Poststop && block.sidecar.value == Some(true) {
+            let key = block.sidecar.key;
+            let message = format!(
+                "{key} has no effect on a poststop task: it runs to its own end when the others are over"
+            );
+            cx.sink.warn(block.sidecar.at, message);
+        }
         Some(block.over(Lifecycle { hook, sidecar: false }))
     });
     let templates = templates(keys.templates, keys.at, cx);

@@ -136,7 +136,7 @@ fn names_given_twice_are_reported_at_any_depth() {
 #[test]
 fn an_empty_hook_is_a_missing_one() {
     let found = task(r#""Lifecycle": {"Hook": ""}"#).unwrap_err();
-    assert!(found[1].starts_with("2:1: Lifecycle needs a Hook"), "{found:?}");
+    assert!(found[0].starts_with("2:1: Lifecycle needs a Hook"), "{found:?}");
 }
 
 #[test]
@@ -260,7 +260,7 @@ fn services_and_times_are_refused_in_the_words_of_json() {
 #[test]
 fn the_directory_of_a_job_may_be_given() {
     let job = read(
-        r#"{"ID":"j","SourceDir":"/srv","TaskGroups":[{"Name":"g","Tasks":[{"Name":"t","Driver":"d"}]}]}"#,
+        r#"{"ID":"j","SourceDir":"/srv","Meta":{"DIR":"${job.dir}"},"TaskGroups":[{"Name":"g","Tasks":[{"Name":"t","Driver":"d"}]}]}"#,
     );
     assert_eq!(job.unwrap().source_dir.as_deref(), Some(Path::new("/srv")));
 }

@@ -237,7 +237,7 @@ fn named_block(
 
 /// Null, zero, false, nothing, or only such things inside. An object in an object says something: that
 /// it is there.
-pub(super) fn is_empty(value: &Value) -> bool {
+pub(crate) fn is_empty(value: &Value) -> bool {
     match &value.kind {
         ValueKind::Null | ValueKind::Refused => true,
         ValueKind::Bool(truth) => !truth,

@@ -59,8 +59,8 @@ pub(crate) fn deregistered(index: u64, eval_id: String, warnings: Option<String>
 
 /// Something wrong with a task's configuration.
 pub(crate) fn config_problem(problem: ConfigProblem) -> wire::ConfigProblem {
-    let ConfigProblem { group, task, path, message, suggestion } = problem;
-    wire::ConfigProblem { group, task, path, message, suggestion }
+    let ConfigProblem { group, task, path, message, suggestion, of_driver } = problem;
+    wire::ConfigProblem { group, task, path, message, suggestion, of_driver }
 }
 
 /// The answer to a plan. `datacenter`: the node's. `diff`: what differs, where that was asked for. `of_job`:

@@ -29,9 +29,10 @@ pub(crate) struct Seen<'a> {
 }
 
 impl<'a> Seen<'a> {
-    /// An earlier version of it.
-    pub fn earlier(self, record: &'a JobRecord) -> Self {
-        Self { record, waits_for: "", places: PlaceCounts::default(), ..self }
+    /// An earlier version of it. `runs`: some allocation of that version does.
+    pub fn earlier(self, record: &'a JobRecord, runs: bool) -> Self {
+        let status = if runs { JobStatus::Running } else { JobStatus::Dead };
+        Self { record, status, waits_for: "", places: PlaceCounts::default(), ..self }
     }
 
     pub fn new(view: &'a JobView, waits_for: &'a str) -> Self {
