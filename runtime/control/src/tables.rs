@@ -32,7 +32,7 @@ use ostler_model::time::Timestamp;
 use uuid::Uuid;
 
 pub use entry::{AllocEntry, AllocReport, AllocVerdict, PlacedBy};
-pub(crate) use entry::{Ownership, Removal};
+pub(crate) use entry::{KnownAgain, Ownership, Removal};
 
 /// A job.
 #[derive(Clone, Debug)]
@@ -79,11 +79,15 @@ pub struct Tables {
     noted: Vec<NotedChange>,
 }
 
+/// Indexes begin where the time of day is, in milliseconds: so they grow over restarts.
+const fn millis(at: Timestamp) -> u64 {
+    at.nanos() / 1_000_000
+}
+
 impl Tables {
     /// Empty. `recorded`: the highest index on record.
     #[must_use]
     pub fn new(recorded: u64, now: Timestamp, holds: Holds) -> Self {
-        let millis = now.nanos() / 1_000_000;
         Self {
             jobs: BTreeMap::new(),
             allocs: BTreeMap::new(),
@@ -92,7 +96,7 @@ impl Tables {
             holds,
             stage: Stage::Starting,
             scheduling: NodeScheduling::default(),
-            index: recorded.saturating_add(1).max(millis),
+            index: recorded.saturating_add(1).max(millis(now)),
             forgot: 0,
             noted: Vec::new(),
         }
@@ -395,19 +399,46 @@ impl Tables {
         now: Timestamp,
     ) {
         self.put_alloc(Arc::clone(allocation), placed_by, now);
-        if let Some(entry) = self.allocs.get_mut(&allocation.id)
-            && let Some(saved) = saved.filter(|saved| saved.finished)
-        {
+        let Some(entry) = self.allocs.get_mut(&allocation.id) else { return };
+        entry.known_again = KnownAgain::No;
+        entry.modify_time = allocation.created_at;
+        if let Some(saved) = saved.filter(|saved| saved.finished) {
             entry.ended = true;
             entry.ended_before = Some(saved.client_status);
         }
     }
 
-    /// An allocation's state or phase changed, which is visible from now on.
-    pub(crate) fn touch(&mut self, id: AllocId, now: Timestamp) {
-        let index = self.index.saturating_add(1);
+    /// The owner of an allocation says how it is. What an earlier agent knew already is no change: the same
+    /// index and time follow from the same records, whatever agent reads them.
+    pub(crate) fn report(&mut self, id: AllocId, report: AllocReport, now: Timestamp) {
+        let index = self.index;
         let Some(entry) = self.allocs.get_mut(&id) else { return };
-        (entry.modify_index, entry.modify_time) = (index, now);
+        let as_before = match entry.known_again {
+            KnownAgain::No => true,
+            KnownAgain::AsBefore => entry.report == report,
+            KnownAgain::Yes => false,
+        };
+        entry.report = report;
+        if !as_before {
+            entry.known_again = KnownAgain::Yes;
+            self.touch(id, now);
+            return;
+        }
+        if let (KnownAgain::No, Some(at)) = (entry.known_again, entry.report.changed_at) {
+            entry.modify_index = millis(at).max(entry.modify_index).min(index);
+            entry.modify_time = at.max(entry.modify_time);
+        }
+        entry.known_again = KnownAgain::AsBefore;
+        // Whoever looked before looks again.
+        self.index = index.saturating_add(1);
+    }
+
+    /// An allocation's state or phase changed, which is visible from now on.
+    fn touch(&mut self, id: AllocId, now: Timestamp) {
+        let Some(entry) = self.allocs.get_mut(&id) else { return };
+        let at = entry.report.changed_at.unwrap_or(now).min(now).max(entry.modify_time);
+        let index = self.index.saturating_add(1).max(millis(at));
+        (entry.modify_index, entry.modify_time) = (index, at);
         self.index = index;
         self.note(index, ChangeOf::Alloc(id));
     }

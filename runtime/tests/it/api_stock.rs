@@ -159,6 +159,23 @@ async fn every_change_is_an_event_for_those_who_follow_its_topic() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn that_an_allocation_is_told_to_stop_is_another_event_than_its_end() {
+    let served = Served::start().await;
+    let client = &served.client;
+    let mut events = Events::of(client, "?topic=Allocation:web").await;
+    served.run("web", "trap 'sleep 1; exit 0' TERM; while :; do sleep 0.1; done").await;
+    events.next(|event| event["Payload"]["Allocation"]["ClientStatus"] == "running").await;
+    client.send("DELETE", "/v1/job/web", Bytes::new()).await;
+    let of_stop = |event: &Value| event["Payload"]["Allocation"]["DesiredStatus"] == "stop";
+    let told = events.next(of_stop).await;
+    assert_eq!(told["Type"], "AllocationUpdateDesiredStatus", "{told}");
+    let over = |event: &Value| event["Payload"]["Allocation"]["ClientStatus"] == "complete";
+    let end = events.next(over).await;
+    assert_eq!((&end["Type"], &end["Key"]), (&json!("AllocationUpdated"), &told["Key"]), "{end}");
+    served.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn what_only_servers_have_is_answered_as_by_one_that_is_alone() {
     let served = Served::start().await;
     let client = &served.client;

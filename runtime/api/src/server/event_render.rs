@@ -21,7 +21,7 @@ use super::json::job::{Seen as SeenJob, full as full_job, waits_for};
 use super::nodes;
 use super::router::Api;
 use ostler_agent::{ChangeOf, NotedChange};
-use ostler_model::alloc::DesiredStatus;
+use ostler_model::alloc::{Allocation, DesiredStatus};
 use ostler_model::ids::{AllocId, JobId};
 use ostler_model::limits::API_EVENTS_RENDERED_BYTES_MAX;
 use ostler_model::scheduling::NodeEventKind;
@@ -169,10 +169,7 @@ fn of_alloc(api: &Api, id: AllocId, index: u64) -> Option<Event> {
     let alloc = &view.allocation;
     let mut filter_keys = vec![alloc.job.id.as_str().to_owned()];
     filter_keys.extend(alloc.deployment_id().map(str::to_owned));
-    let kind = match alloc.desired {
-        DesiredStatus::Stop => "AllocationUpdateDesiredStatus",
-        DesiredStatus::Run => "AllocationUpdated",
-    };
+    let kind = kind_of(alloc, index);
     let mut payload = value(&full_alloc(SeenAlloc::new(&view, &node)));
     if let Some(job) = payload.get_mut("Job") {
         // The job has events of its own.
@@ -181,6 +178,14 @@ fn of_alloc(api: &Api, id: AllocId, index: u64) -> Option<Event> {
     let of = (alloc.job.namespace(), filter_keys);
     let payload = json!({ "Allocation": payload });
     Event::new((Topic::Allocation, kind), id.to_string(), of, index, &payload)
+}
+
+/// What a change of an allocation is called: that it was told to stop, or anything else, its end as well.
+fn kind_of(alloc: &Allocation, index: u64) -> &'static str {
+    match alloc.desired {
+        DesiredStatus::Stop if alloc.modify_index == index => "AllocationUpdateDesiredStatus",
+        DesiredStatus::Stop | DesiredStatus::Run => "AllocationUpdated",
+    }
 }
 
 fn of_node(api: &Api, kind: NodeEventKind, index: u64) -> Option<Event> {

@@ -37,11 +37,11 @@ impl Machine {
         let over = report.status.terminal() && !entry.client_status().terminal();
         let judged = entry.report.verdict != report.verdict;
         entry.ended |= report.ended;
-        entry.report = report;
+        self.tables.report(id, report, world.now);
+        let Some(entry) = self.tables.alloc(id) else { return };
         let job = entry.allocation.job.id.clone();
         let failed = ended && entry.client_status() == ClientStatus::Failed;
         let decides = entry.registered() && (failed || judged || ended);
-        self.tables.touch(id, world.now);
         if over || ended {
             self.node_drain_soon(world);
         }

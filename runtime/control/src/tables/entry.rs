@@ -23,6 +23,8 @@ pub struct AllocReport {
     pub ended: bool,
     /// The verdict on its health.
     pub verdict: Option<AllocVerdict>,
+    /// The time of the newest thing in it; absent: nothing happened yet.
+    pub changed_at: Option<Timestamp>,
 }
 
 /// The verdict on the health of an allocation.
@@ -41,7 +43,13 @@ impl AllocReport {
     #[must_use]
     pub fn of(state: &AllocState, ended: bool) -> Self {
         let tasks = || state.tasks.values();
+        let of_tasks = tasks().flat_map(|task| {
+            let last = task.events.last().map(|event| event.time);
+            [last, task.started_at, task.finished_at, task.last_restart]
+        });
+        let of_health = state.health.as_ref().and_then(|status| status.changed_at);
         Self {
+            changed_at: of_tasks.chain([of_health]).flatten().max(),
             status: state.client_status,
             started: tasks()
                 .any(|task| task.started_at.is_some() || task.status == TaskStatus::Running),
@@ -116,6 +124,19 @@ pub struct AllocEntry {
     pub modify_index: u64,
     /// When that was.
     pub modify_time: Timestamp,
+    /// How far it is known again, of one of an earlier agent.
+    pub(crate) known_again: KnownAgain,
+}
+
+/// What its owner has said of an allocation of an earlier agent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum KnownAgain {
+    /// Nothing yet.
+    No,
+    /// What was on record.
+    AsBefore,
+    /// Something new; or there was no earlier agent.
+    Yes,
 }
 
 impl AllocEntry {
@@ -132,6 +153,7 @@ impl AllocEntry {
             ended_before: None,
             modify_index: allocation.modify_index,
             modify_time: now,
+            known_again: KnownAgain::Yes,
             allocation,
         }
     }

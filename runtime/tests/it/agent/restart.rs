@@ -45,6 +45,46 @@ async fn jobs_run_on_after_a_restart_and_nothing_starts_twice() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_restart_is_no_change_of_what_did_not_change() {
+    let served = Served::start().await;
+    let ends = service("", "").replace("exec sleep 1000", "exit 0").replace("\"web\"", "\"ends\"");
+    let ends = ends.replacen("group", "type = \"batch\"\n group", 1);
+    let ended = served.register(&ends).await.placed[0];
+    served.until(ended, ClientStatus::Complete).await;
+    served.register(&service("count = 2", "")).await;
+    eventually("all run", || {
+        let running = |view: &ostler_agent::AllocView| {
+            view.allocation.id == ended || view.state.client_status == ClientStatus::Running
+        };
+        served.agent.allocs().len() == 3 && served.agent.allocs().iter().all(running)
+    })
+    .await;
+    let changes = |served: &Served| -> Vec<_> {
+        let seen = served.agent.allocs();
+        seen.iter().map(|view| (view.modify_time, view.modify_index)).collect()
+    };
+    let settled = async |served: &Served| {
+        eventually("all are known again", || {
+            let status = |view: &ostler_agent::AllocView| view.state.client_status;
+            served.agent.allocs().iter().all(|view| status(view) != ClientStatus::Pending)
+        })
+        .await;
+    };
+    let before = changes(&served);
+    let served = served.restart().await;
+    settled(&served).await;
+    let after = changes(&served);
+    let same_time = before.iter().zip(&after).all(|(before, after)| before.0 == after.0);
+    assert!(same_time, "{before:?} {after:?}");
+    assert!(before.iter().zip(&after).all(|(before, after)| after.1 <= before.1));
+    assert!(served.agent.index() > before.iter().map(|(_, index)| *index).max().unwrap());
+    let served = served.restart().await;
+    settled(&served).await;
+    assert_eq!(changes(&served), after);
+    served.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn what_runs_keeps_its_port_and_its_device_over_a_restart() {
     let served = Served::start().await;
     let network = "network {\n port \"http\" {}\n }";
