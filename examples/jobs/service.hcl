@@ -29,8 +29,9 @@ job "web" {
     }
 
     service {
-      name = "web"
-      port = "http"
+      name     = "web"
+      port     = "http"
+      provider = "nomad"
 
       check {
         type     = "http"

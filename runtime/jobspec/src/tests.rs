@@ -90,8 +90,8 @@ fn the_syntax_is_found_out() {
 }
 
 #[test]
-fn the_directory_of_the_file_is_kept() {
-    let text = in_task("");
+fn the_directory_of_the_file_is_kept_where_something_refers_to_it() {
+    let text = in_task("env = { DIR = \"${job.dir}\" }");
     let dir = |name: &str| parse(text.as_bytes(), Path::new(name), None).unwrap().source_dir;
     assert_eq!(dir("a/b/job.hcl").unwrap(), Path::new("a/b"));
     assert_eq!(dir("job.hcl").unwrap(), Path::new("."));

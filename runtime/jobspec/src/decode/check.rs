@@ -213,7 +213,8 @@ fn check(
     })
 }
 
-/// Report keys of other types of checks.
+/// Warn of keys of other types of checks, which say nothing of this one. What would count its answers
+/// is refused where nothing counts them.
 fn misplaced(keys: &CheckKeys, cx: &mut Context<'_>) {
     let Some(kind) = keys.kind.value else { return };
     let text = |given: &Given<String>| given.place().map(|at| (given.key, at));
@@ -238,13 +239,16 @@ fn misplaced(keys: &CheckKeys, cx: &mut Context<'_>) {
         count(&keys.failures_before_critical),
         count(&keys.failures_before_warning),
     ];
-    let (name, wrong): (_, Vec<&[_]>) = match kind {
+    let (name, unused): (_, Vec<&[_]>) = match kind {
         CheckType::Http => ("http", vec![&of_grpc, &of_script]),
         CheckType::Tcp => ("tcp", vec![&of_http, &of_tls, &of_grpc, &of_script]),
         CheckType::Grpc => ("grpc", vec![&of_http, &of_script]),
-        CheckType::Script => ("script", vec![&of_http, &of_tls, &of_grpc, &of_network]),
+        CheckType::Script => ("script", vec![&of_http, &of_tls, &of_grpc]),
     };
-    for (key, at) in wrong.into_iter().flatten().copied().flatten() {
+    for (key, at) in unused.into_iter().flatten().copied().flatten() {
+        cx.sink.warn(at, format!("{key} has no effect in a check of type {name}; leave it out"));
+    }
+    for (key, at) in of_network.into_iter().flatten().filter(|_| name == "script") {
         cx.error(at, format!("a check of type {name} has no {key}; leave it out"));
     }
 }

@@ -14,14 +14,13 @@ use super::service::{self, ServiceKeys};
 use super::task::{self, TaskKeys};
 use super::volume::{self, VolumeKeys};
 use crate::Syntax;
-use crate::diagnostic::Span;
 use crate::keys::Bounds::Whole;
 use crate::keys::{ByName, CONSUL, Context, Given, MOST, VAULT, keys, left_out};
 use ostler_model::held_once::HeldOnce;
 use ostler_model::ids::{GroupName, JobId};
 use ostler_model::job::{EphemeralDisk, JobKind, RestartPolicy, Service, Task, TaskGroup};
 use ostler_model::limits::{EPHEMERAL_DISK_MB_MIN, GROUP_CHECKS_MAX, GROUP_SERVICES_MAX};
-use ostler_model::rollout::ReschedulePolicy;
+use ostler_model::rollout::{ReschedulePolicy, UpdatePolicy};
 
 /// The count of a group that says none.
 pub(super) const COUNT: u32 = 1;
@@ -44,7 +43,7 @@ keys! {
         restart / RestartPolicy: Option<RestartKeys>;
         /// The network of its allocations, and ports; one block.
         networks "network" / Networks: Vec<NetworkKeys>;
-        /// What runs; at least one without `lifecycle`.
+        /// What runs.
         tasks "task" / Tasks: Vec<TaskKeys> => (
             "a group needs at least one task; write task \"name\" { … }",
             "Tasks must hold at least one task"
@@ -53,7 +52,7 @@ keys! {
         shutdown_delay / ShutdownDelay: Given<Duration>, "none";
         /// How an allocation is judged when jobs change.
         update / Update: Option<UpdateKeys>;
-        /// The same, where `update` says nothing.
+        /// How many allocations a drain of the node stops at the same time.
         migrate / Migrate: Option<MigrateKeys>;
         /// When an allocation that failed gets a successor.
         reschedule / ReschedulePolicy: Option<RescheduleKeys>;
@@ -126,11 +125,24 @@ pub(super) fn group(keys: GroupKeys, outer: Outer<'_>, cx: &mut Context<'_>) -> 
         tasks: &task_names,
     };
     let mut services = service::services(keys.services, scope, cx);
+    let update = health::rollout(rules, kind);
+    if let Some(update) = &update {
+        if update.max_parallel > count && count > 0 && kind == JobKind::Service {
+            let key = cx.name("max_parallel", "MaxParallel");
+            let most = update.max_parallel;
+            let message = format!(
+                "{key} ({most}) is above the count of the group ({count}): a change replaces all its \
+                 allocations at once"
+            );
+            cx.sink.warn(at, message);
+        }
+        stops_fit(&keys.tasks, keys.shutdown_delay.value, update, cx);
+    }
     let volumes = volume::volumes(keys.volumes, cx);
     volume::mounts_fit(&keys.tasks, &volumes, cx);
     let preferring = keys.tasks.iter().flat_map(|task| task.affinities.iter().map(|of| of.at));
     placement::on_some_nodes(kind, preferring, "an affinity", cx);
-    let tasks = tasks(keys.tasks, at, policy, scope, &mut services, cx);
+    let tasks = tasks(keys.tasks, policy, scope, &mut services, cx);
     if services.len() > GROUP_SERVICES_MAX {
         let count = services.len();
         let message =
@@ -156,7 +168,7 @@ pub(super) fn group(keys: GroupKeys, outer: Outer<'_>, cx: &mut Context<'_>) -> 
         shutdown_delay: keys.shutdown_delay.value.filter(|time| !time.is_zero()),
         ephemeral_disk: disk(keys.ephemeral_disk.unwrap_or_default(), cx),
         health,
-        update: health::rollout(rules, kind),
+        update,
         reschedule,
         services,
         max_run_duration: keys.max_run_duration.value.filter(|time| !time.is_zero()),
@@ -164,6 +176,33 @@ pub(super) fn group(keys: GroupKeys, outer: Outer<'_>, cx: &mut Context<'_>) -> 
         migrate_parallel: health::migrate_parallel(rules),
         volumes,
     })
+}
+
+/// Warn of tasks whose stop may take longer than a deployment waits for progress.
+fn stops_fit(
+    tasks: &[TaskKeys],
+    group_delay: Option<Duration>,
+    update: &UpdatePolicy,
+    cx: &mut Context<'_>,
+) {
+    let progress = update.progress_deadline;
+    for task in tasks {
+        let delays = [group_delay, task.shutdown_delay.value];
+        let timeout = task.kill_timeout.value.unwrap_or_default();
+        let stop = delays.into_iter().flatten().fold(timeout, Duration::saturating_add);
+        if progress.is_zero() || stop <= progress {
+            continue;
+        }
+        let [stop, progress] = [stop, progress].map(humantime::format_duration);
+        let (timeout, delay) = (task.kill_timeout.key, task.shutdown_delay.key);
+        let deadline = cx.name("progress_deadline", "ProgressDeadline");
+        let message = format!(
+            "{timeout} and {delay} let a stop take {stop}, longer than {deadline} ({progress}): a deployment \
+             that waits for such a stop fails"
+        );
+        let at = if task.kill_timeout.was_given { task.kill_timeout.at } else { task.label.span };
+        cx.sink.warn(at, message);
+    }
 }
 
 /// The disk. Clients fill in the default where the job says nothing, which nobody wrote.
@@ -179,7 +218,6 @@ fn disk(mut keys: DiskKeys, cx: &Context<'_>) -> EphemeralDisk {
 /// The tasks; their services are added to those of the group.
 fn tasks(
     blocks: Vec<TaskKeys>,
-    header: Span,
     policy: RestartPolicy,
     scope: service::ServiceScope<'_>,
     services: &mut Vec<Service>,
@@ -188,9 +226,6 @@ fn tasks(
     let mut names = BTreeSet::new();
     let mut tasks = Vec::with_capacity(blocks.len());
     let mut leaders = 0_usize;
-    if !blocks.is_empty() && blocks.iter().all(|keys| keys.lifecycle.is_some()) {
-        cx.error(header, "a group needs at least one main task: one without lifecycle");
-    }
     for keys in blocks {
         let at = keys.label.span;
         cx.unique(&mut names, "a task", &keys.label);

@@ -1,8 +1,8 @@
 //! `update` and `migrate`: when an allocation counts as healthy.
 //!
-//! Of each block the group's keys go before the job's. Both blocks say the same thing about the one
-//! kind of allocation there is here, so they must not contradict each other; Nomad's defaults in
-//! `migrate` contradict nothing, because Nomad always fills them in.
+//! Of each block the group's keys go before the job's. Allocations are judged by `update`. What `migrate`
+//! says of health is of successors on other nodes, as in Nomad: there are none here, so it is read and
+//! has no effect. Defaults there are no reason for a warning, because Nomad always fills them in.
 
 use std::time::Duration;
 
@@ -44,11 +44,11 @@ keys! {
         /// Allocations of the group that a drain of the node stops at the same time; 0: none before its
         /// deadline.
         max_parallel / MaxParallel: Given<u32> [Whole(0, MOST)], "the job's; 1";
-        /// As in `update`.
+        /// Of no effect on one node: allocations are judged by `update`.
         check "health_check" / HealthCheck: Given<HealthCheck>, "the job's; `checks`";
-        /// As in `update`.
+        /// As `health_check`.
         min_healthy_time / MinHealthyTime: Given<Duration>, "the job's; `10s`";
-        /// As in `update`.
+        /// As `health_check`.
         healthy_deadline / HealthyDeadline: Given<Duration>, "the job's; `5m`";
     }
 }
@@ -131,7 +131,7 @@ pub(super) fn rules(
 
 /// How a new version of a group takes over, where its allocations are judged.
 pub(super) fn rollout(rules: Rules, kind: JobKind) -> Option<UpdatePolicy> {
-    let judged = kind == JobKind::Service || rules.update.or(rules.migrate).is_some();
+    let judged = kind == JobKind::Service || rules.update.is_some();
     rules.rollout.or_else(|| judged.then(UpdatePolicy::default))
 }
 
@@ -142,20 +142,21 @@ pub(super) fn migrate_parallel(rules: Rules) -> u32 {
 
 /// What a group's allocations are judged by.
 pub(super) fn policy(rules: Rules, kind: JobKind, cx: &mut Context<'_>) -> Option<HealthPolicy> {
-    let Some((policy, _)) = rules.update.or(rules.migrate) else {
-        return (kind == JobKind::Service).then(HealthPolicy::default);
-    };
-    let policy = policy.health();
-    if let Some((other, at)) = rules.migrate
-        && ![policy, HealthPolicy::default()].contains(&other.health())
-    {
-        let message = cx.name(
-            "migrate says otherwise than update, and Ostler judges all allocations alike; leave migrate out",
-            "Migrate says otherwise than Update, and Ostler judges all allocations alike; leave Migrate out",
-        );
-        cx.error(at, message);
+    let of_update = rules.update.map(|(policy, _)| policy.health());
+    let judged = of_update.or_else(|| (kind == JobKind::Service).then(HealthPolicy::default));
+    if let Some((migrate, at)) = rules.migrate {
+        let same = [of_update, Some(HealthPolicy::default())].contains(&Some(migrate.health()));
+        if !same {
+            let message = cx.name(
+                "health_check, min_healthy_time and healthy_deadline of migrate have no effect: on one node \
+                 nothing moves, and allocations are judged by update",
+                "HealthCheck, MinHealthyTime and HealthyDeadline of Migrate have no effect: on one node \
+                 nothing moves, and allocations are judged by Update",
+            );
+            cx.sink.warn(at, message);
+        }
     }
-    Some(policy)
+    judged
 }
 
 /// What a block says, and where it says nothing, `outer`. A JSON block may say nothing at all, as

@@ -37,17 +37,18 @@ keys! {
 
 keys! {
     struct TaskNetworkKeys: "a network of a task" {
-        /// The node's: the group's network says which its tasks are in.
+        /// Of no effect, as in Nomad: the group's network says which its tasks are in.
         mode / Mode: Given<String>, "`host`";
         /// A port, by its label; in JSON, those with a `static` one.
         ports "port" / ReservedPorts: Vec<PortKeys>;
         /// In JSON, ports without a `static` one.
         dynamic "" / DynamicPorts: Vec<PortKeys>;
+        /// Of no effect, as in Nomad: put it into the network of the group.
+        dns / DNS: Option<DnsKeys>;
         /// No bandwidth is reserved; Nomad does not either, since 0.12.
         mbits / MBits: Given<u32> [NotZero(0, MOST)], "none";
     }
     not_yet {
-        "dns" / DNS [hint("put it into the network of the group")] => null;
         "hostname" / Hostname [hint("put it into the network of the group")]; "cni" / CNI; "" / Device => ""; "" / CIDR => ""; "" / IP => "";
     }
 }
@@ -102,12 +103,15 @@ pub(super) fn network(blocks: Vec<NetworkKeys>, cx: &mut Context<'_>) -> Option<
     tell_of_mbits(&keys.mbits, cx);
     let dns = match &keys.dns {
         Some(block) if block.says_nothing() => None,
-        Some(block) if !mode.is_own() => {
-            let message = "the node's own network has the node's own dns; give the network a mode such as \
-                           bridge";
-            cx.refuse(block.at, message)
+        Some(block) => {
+            let dns = dns(block, cx);
+            if !mode.is_own() {
+                let message = "dns has no effect: the node's own network has the node's own dns; give the \
+                               network a mode such as bridge";
+                cx.sink.warn(block.at, message);
+            }
+            Some(dns).filter(|_| mode.is_own())
         }
-        Some(block) => Some(dns(block, cx)),
         None => None,
     };
     let hostname = hostname(keys.hostname, &mode, cx);
@@ -126,11 +130,20 @@ pub(super) fn of_task(blocks: Vec<TaskNetworkKeys>, cx: &mut Context<'_>) -> Vec
         cx.error(more.at, "a task has one network; put all ports into the first");
     }
     if let Some((mode, at)) = keys.mode.clone().placed().filter(|(mode, _)| mode != "host") {
+        mode_of(&mode, at, cx);
         let message = format!(
-            "the network of a task is the node's; put network {{ mode = {} }} into the group",
+            "{} has no effect in the network of a task, nor has it in Nomad: its ports are the node's; put \
+             network {{ mode = {} }} into the group",
+            keys.mode.key,
             shown(&mode)
         );
-        cx.error(at, message);
+        cx.sink.warn(at, message);
+    }
+    if let Some(block) = keys.dns.as_ref().filter(|block| !block.says_nothing()) {
+        dns(block, cx);
+        let message = "dns has no effect in the network of a task, nor has it in Nomad; put it into the \
+                       network of the group";
+        cx.sink.warn(block.at, message);
     }
     tell_of_mbits(&keys.mbits, cx);
     ports(keys.ports, keys.dynamic, cx)

@@ -197,10 +197,10 @@ pub(super) fn services(
 }
 
 fn service(keys: ServiceKeys, scope: ServiceScope<'_>, cx: &mut Context<'_>) -> Option<Service> {
+    check_provider(&keys, cx);
     let name = service_name(keys.name, scope, cx);
     scope.check_port(&keys.port, cx);
     scope.check_mode(&keys.address_mode, cx);
-    check_provider(keys.provider.placed(), cx);
     check_words(&keys.tags, &keys.meta, keys.at, cx);
     check_words(&keys.canary_tags, &keys.canary_meta, keys.at, cx);
     check_address(&keys.address, keys.address_mode.value, cx);
@@ -307,8 +307,23 @@ pub(super) fn without_references(text: &str) -> String {
     fixed + rest
 }
 
-fn check_provider(given: Option<(String, Span)>, cx: &mut Context<'_>) {
-    let Some((provider, at)) = given.filter(|(provider, _)| provider != "nomad") else { return };
+/// In Nomad a service that names nobody is Consul's, and whoever wrote it may look for it there.
+fn check_provider(keys: &ServiceKeys, cx: &mut Context<'_>) {
+    let Some((provider, at)) = keys.provider.clone().placed() else {
+        if !keys.provider.was_given {
+            let message = cx.name(
+                "a service without provider is one of Consul in Nomad; here it is listed by this node \
+                 alone; write provider = \"nomad\" to say so",
+                "a service without Provider is one of Consul in Nomad; here it is listed by this node \
+                 alone; set it to nomad to say so",
+            );
+            cx.sink.warn(keys.at, message);
+        }
+        return;
+    };
+    if provider == "nomad" {
+        return;
+    }
     if provider == "consul" {
         let message = cx.name(
             "provider consul needs a Consul agent, which this agent knows none of; write provider = \

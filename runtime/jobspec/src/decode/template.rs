@@ -223,12 +223,12 @@ fn change(
     if word != ChangeWord::Signal
         && let Some(given) = signal_name.place()
     {
-        cx.error(given, format!("{signal_key} is for {mode_key} = \"signal\""));
+        cx.sink.warn(given, without_effect(signal_key, mode_key, "signal"));
     }
     if word != ChangeWord::Script
         && let Some(script) = &script
     {
-        cx.error(script.at, format!("{script_key} is for {mode_key} = \"script\""));
+        cx.sink.warn(script.at, without_effect(script_key, mode_key, "script"));
     }
     match word {
         ChangeWord::Noop => Some(ChangeMode::Noop),
@@ -255,6 +255,11 @@ fn change(
             }))
         }
     }
+}
+
+/// Said of a key that another change mode has.
+fn without_effect(key: &str, mode_key: &str, mode: &str) -> String {
+    format!("{key} has no effect unless {mode_key} is \"{mode}\"")
 }
 
 fn quiet(keys: WaitKeys, cx: &mut Context<'_>) -> Option<TemplateWait> {

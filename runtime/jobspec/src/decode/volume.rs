@@ -120,6 +120,18 @@ fn check_name(name: &Key, cx: &mut Context<'_>) {
     }
 }
 
+/// Tasks of the group alone say this name.
+fn check_label(name: &Key, cx: &mut Context<'_>) {
+    let length = name.name.len();
+    if length == 0 || length > NAME_BYTES_MAX || name.name.chars().any(char::is_control) {
+        let told = shown(&name.name);
+        let message = format!(
+            "{told} is no name of a volume: 1 to {NAME_BYTES_MAX} bytes without control characters"
+        );
+        cx.error(name.span, message);
+    }
+}
+
 /// Volumes that a group asks for.
 pub(super) fn volumes(
     blocks: ByName<VolumeKeys>,
@@ -128,7 +140,7 @@ pub(super) fn volumes(
     let (mut names, mut volumes) = (BTreeSet::new(), BTreeMap::new());
     for keys in blocks.0 {
         cx.unique(&mut names, "a volume", &keys.label);
-        check_name(&keys.label, cx);
+        check_label(&keys.label, cx);
         if names.len() == VOLUMES_MAX + 1 {
             cx.error(keys.at, format!("a group has at most {VOLUMES_MAX} volumes"));
         }

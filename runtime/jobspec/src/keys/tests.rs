@@ -8,6 +8,8 @@
     reason = "tests"
 )]
 
+mod acted_on;
+mod config_acted_on;
 pub(crate) mod reference;
 mod samples;
 

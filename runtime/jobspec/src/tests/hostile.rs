@@ -286,7 +286,7 @@ fn wrong_files_are_named_with_the_next_step() {
         let text = error.to_string();
         assert!(text.contains(path.to_str().unwrap()) && !text.ends_with('.'), "{text}");
     }
-    let file = write("ok.hcl", in_task("").as_bytes());
+    let file = write("ok.hcl", in_task("env = { DIR = \"${job.dir}\" }").as_bytes());
     assert_eq!(parse_file(&file).unwrap().source_dir.unwrap(), dir.path());
 }
 

@@ -145,11 +145,6 @@ fn problems_of_a_check_have_their_places() {
             "type = \"http\"\npath = \"/\"\nmethod = \"GTE\"",
             "11:10: \"GTE\" is no method … (did you mean GET?)",
         ),
-        ("type = \"tcp\"\npath = \"/\"", "10:8: a check of type tcp has no path; leave it out"),
-        ("type = \"tcp\"\nprotocol = \"https\"", "10:12: a check of type tcp has no protocol"),
-        ("type = \"tcp\"\nheader {\nA = [\"b\"]\n}", "11:1: a check of type tcp has no header"),
-        ("type = \"tcp\"\ncommand = \"/x\"", "10:11: a check of type tcp has no command"),
-        ("type = \"grpc\"\nbody = \"x\"", "10:8: a check of type grpc has no body"),
         (
             "type = \"tcp\"\nexpose = true",
             "10:1: expose is valid in Nomad, not supported by Ostler yet; it is",
