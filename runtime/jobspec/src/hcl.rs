@@ -9,8 +9,9 @@
 //! ```
 //!
 //! `${NOMAD_…}`, `${attr.…}`, `${meta.…}`, `${node.…}`, `${env["…"]}`, `${device.…}`, `${job.dir}`
-//! and shell-like `${NAME}` are known only later and stay in the text as they are; `$${` stays
-//! escaped until then.
+//! and shell-like `${NAME}` are known only later and stay in the text as they are. What is a literal and
+//! what a reference is known while expressions are evaluated ([`value`]); the tree has the text of HCL2, in
+//! which `$${` has become `${`, as it would stand in a job in JSON.
 //!
 //! The evaluator is ours: that of `hcl-rs` has neither places nor bounds, takes names that are known
 //! only later for errors, and brings no functions.
@@ -25,6 +26,7 @@ mod operators;
 mod reference;
 mod scan;
 mod scope;
+mod shell_text;
 mod syntax;
 mod template;
 mod types;
@@ -95,6 +97,9 @@ fn parse(text: &str, sink: &mut Sink) -> Option<(HclBody, BTreeMap<usize, String
                 }
             }
             return None;
+        }
+        if let Some((span, message)) = scan::shell_text(text) {
+            return sink.refuse(span, message);
         }
         let (span, message) = syntax::explain(&copy, at, error.message());
         return sink.refuse(span, message);

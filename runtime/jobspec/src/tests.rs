@@ -16,6 +16,8 @@ mod hostile;
 mod language;
 mod placement;
 mod rollout;
+mod same_text;
+mod shell_text;
 mod services;
 mod warnings;
 

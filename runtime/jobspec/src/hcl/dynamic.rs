@@ -55,7 +55,7 @@ impl TreeReader<'_> {
                 return self.sink.refuse(value.span, "labels is a list of texts");
             };
             for item in items {
-                match item.kind.to_text() {
+                match item.kind.to_characters() {
                     Some(text) => labels.push(Key::new(text, item.span)),
                     None => {
                         let kind = item.kind.describe();

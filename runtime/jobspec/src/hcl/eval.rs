@@ -17,7 +17,7 @@ use super::place;
 use super::scope::Scope;
 use super::template::Written;
 use super::types::Type;
-use super::value::{Kind, Seq, Val, escape, to_number};
+use super::value::{Kind, Seq, Val, to_number};
 use crate::inputs::Inputs;
 use ostler_model::limits::JOB_NESTING_MAX;
 
@@ -111,7 +111,7 @@ impl<'a> Evaluator<'a> {
             Expression::Null(_) => Some(Kind::Null),
             Expression::Bool(truth) => Some(Kind::Bool(*truth.value())),
             Expression::Number(number) => to_json(number.value()).map(Kind::Number),
-            Expression::String(text) => Some(Kind::Text(escape(text.value()))),
+            Expression::String(text) => Some(Kind::literal(text.value().as_str())),
             Expression::Array(items) => self.list(items.iter(), sink),
             Expression::Object(object) => self.object(object, sink),
             Expression::StringTemplate(template) => {
@@ -303,7 +303,7 @@ impl<'a> Evaluator<'a> {
             }
             ObjectKey::Expression(expr) => {
                 let value = self.value(expr, sink)?;
-                match value.kind.to_text() {
+                match value.kind.to_characters() {
                     Some(name) => Some((name, value.span)),
                     None => {
                         let kind = value.kind.describe();

@@ -23,7 +23,7 @@ use serde_json::Number;
 use super::super::diagnostic::{Sink, Span, shown};
 use super::budget::Budget;
 use super::operators::LATE;
-use super::value::{Kind, Seq, Val, is_late, parse_number, unescape};
+use super::value::{Kind, Seq, Text, Val, parse_number};
 use crate::inputs::Inputs;
 
 /// A function on evaluated arguments.
@@ -148,8 +148,8 @@ impl<'a> Call<'a> {
             .unwrap_or(nothing)
     }
 
-    /// A text as it is in the tree: what is known later is in it.
-    fn raw(&self, index: usize) -> Result<String, Wrong> {
+    /// A text, with what is known later in it.
+    fn raw(&self, index: usize) -> Result<Text, Wrong> {
         let argument = self.argument(index)?;
         raw(argument)
     }
@@ -164,7 +164,7 @@ impl<'a> Call<'a> {
         let argument = self.argument(index)?;
         let number = match &argument.kind {
             Kind::Number(number) => Some(number.clone()),
-            Kind::Text(text) => parse_number(text.trim()),
+            Kind::Text(text) => parse_number(text.as_str().trim()),
             _ => None,
         };
         match number {
@@ -228,17 +228,17 @@ fn needed(what: &str, given: &Val) -> String {
     }
 }
 
-fn raw(value: &Val) -> Result<String, Wrong> {
+fn raw(value: &Val) -> Result<Text, Wrong> {
     let text = value.kind.to_text();
     text.ok_or_else(|| Wrong { at: value.span, message: Some(needed("a text", value)) })
 }
 
 fn plain(value: &Val) -> Result<String, Wrong> {
     let text = raw(value)?;
-    if is_late(&text) {
+    if text.is_late() {
         return Err(Wrong { at: value.span, message: Some(LATE.to_owned()) });
     }
-    Ok(unescape(&text))
+    Ok(text.into_string())
 }
 
 #[cfg(test)]

@@ -28,7 +28,7 @@ impl Evaluator<'_> {
                 Some(items.into_iter().enumerate().map(entry).collect())
             }
             Kind::Object(members) => {
-                let entry = |(name, (at, value))| (Val::new(Kind::Text(name), at), value);
+                let entry = |(name, (at, value))| (Val::new(Kind::literal(name), at), value);
                 Some(members.into_iter().map(entry).collect())
             }
             kind => {
@@ -67,7 +67,7 @@ impl Evaluator<'_> {
                 list.push(value);
                 continue;
             };
-            let Some(name) = key.kind.to_text() else {
+            let Some(name) = key.kind.to_characters() else {
                 let message = format!("a key must be a text, not {}", key.kind.describe());
                 return sink.refuse(key.span, message);
             };

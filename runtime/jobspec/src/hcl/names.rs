@@ -9,7 +9,8 @@ use super::super::suggest;
 use super::eval::{DEPTH_MAX, Evaluator, Known};
 use super::operators;
 use super::reference::{Reference, classify};
-use super::value::{Kind, Seq, Val};
+use super::scan::AS_TEXT;
+use super::value::{Kind, Seq, Text, Val};
 
 /// One part of a path.
 enum Step {
@@ -71,14 +72,14 @@ impl Evaluator<'_> {
             Reference::Later(_) if self.elsewhere.is_some() => {
                 sink.refuse(span, "a value from outside of the file can refer to nothing")
             }
-            Reference::Later(text) => Some(Kind::Text(text)),
+            Reference::Later(text) => Some(Kind::Text(Text::reference(text))),
             Reference::Own => sink.refuse(span, "write var.name or local.name"),
             Reference::Unknown(instead) => {
                 let message = match path {
-                    None => "a name without meaning here; a text needs quotes",
-                    Some(_) => {
-                        "a reference that neither the file nor Nomad gives a meaning; write $${ for a literal ${"
-                    }
+                    None => "a name without meaning here; a text needs quotes".to_owned(),
+                    Some(_) => format!(
+                        "a reference that neither the file nor Nomad gives a meaning; {AS_TEXT}"
+                    ),
                 };
                 sink.suggest(span, message, instead);
                 None
@@ -256,7 +257,7 @@ fn member<'v>(value: &'v Val, name: &str) -> Result<&'v Val, Lost> {
 /// `value[index]`, for functions too.
 pub(super) fn at_index<'v>(value: &'v Val, index: &Val) -> Result<&'v Val, Lost> {
     match (&value.kind, &index.kind) {
-        (Kind::Object(_), key) => match key.to_text() {
+        (Kind::Object(_), key) => match key.to_characters() {
             Some(name) => member(value, &name),
             None => Err((format!("{} is no name of a member", key.describe()), None)),
         },
@@ -264,7 +265,7 @@ pub(super) fn at_index<'v>(value: &'v Val, index: &Val) -> Result<&'v Val, Lost>
         (Kind::List(_, items), Kind::Number(_) | Kind::Text(_)) => {
             let number = match &index.kind {
                 Kind::Number(number) => number.as_u64(),
-                Kind::Text(text) => text.parse().ok(),
+                Kind::Text(text) => text.as_str().parse().ok(),
                 _ => None,
             };
             let found = number.and_then(|index| items.get(usize::try_from(index).ok()?));

@@ -14,8 +14,8 @@ pub(super) const LATE: &str =
 pub(super) fn truth(value: &Val, sink: &mut Sink) -> Option<bool> {
     match &value.kind {
         Kind::Bool(truth) => Some(*truth),
-        Kind::Text(text) if text == "true" => Some(true),
-        Kind::Text(text) if text == "false" => Some(false),
+        Kind::Text(text) if text.as_str() == "true" => Some(true),
+        Kind::Text(text) if text.as_str() == "false" => Some(false),
         kind => {
             let message = match value.is_late() {
                 true => LATE.to_owned(),
@@ -96,13 +96,13 @@ pub(super) fn same(left: &Val, right: &Val) -> bool {
 fn number(value: &Val, sink: &mut Sink) -> Option<Number> {
     let number = match &value.kind {
         Kind::Number(number) => Some(number.clone()),
-        Kind::Text(text) => parse_number(text),
+        Kind::Text(text) => parse_number(text.as_str()),
         _ => None,
     };
     if number.is_none() {
         refuse_late(value, sink)?;
         let given = match &value.kind {
-            Kind::Text(text) => format!("the text {}", shown(text)),
+            Kind::Text(text) => format!("the text {}", shown(text.as_str())),
             kind => kind.describe().to_owned(),
         };
         sink.error(value.span, format!("a number is needed here, not {given}"));

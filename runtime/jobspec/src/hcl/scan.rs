@@ -3,6 +3,7 @@
 //! repeated keys takes long, and what is opened is closed.
 
 use super::super::diagnostic::{Sink, Span};
+use super::shell_text;
 use ostler_model::limits::JOB_NESTING_MAX;
 
 /// Most `=` and `:` directly between two brackets. The parser compares each object key with all
@@ -26,15 +27,13 @@ struct Scanner<'a> {
     open: Vec<(usize, Open<'a>)>,
     /// Members outside of all brackets are not compared with each other.
     problem: Option<(Span, String)>,
+    /// Where each `${` of a text stands.
+    templates: Vec<usize>,
 }
 
 /// Check the bounds; `false` when one is exceeded or something is not closed, which is reported.
 pub(super) fn scan(text: &str, sink: &mut Sink) -> bool {
-    let mut scanner =
-        Scanner { text, bytes: text.as_bytes(), at: 0, open: Vec::new(), problem: None };
-    while scanner.at < scanner.bytes.len() && scanner.problem.is_none() {
-        scanner.step();
-    }
+    let mut scanner = Scanner::run(text);
     if scanner.problem.is_none()
         && let Some((at, open)) = scanner.open.last()
     {
@@ -51,14 +50,39 @@ pub(super) fn scan(text: &str, sink: &mut Sink) -> bool {
     }
     match scanner.problem {
         None => true,
-        Some((span, message)) => {
+        Some(problem) => {
+            // What is not closed may be what a shell's text opened.
+            let (span, message) = shell_text::found(text, &scanner.templates).unwrap_or(problem);
             sink.error(span, message);
             false
         }
     }
 }
 
+/// What is advised where a `${` was not meant for us.
+pub(super) const AS_TEXT: &str = "write $${ for a literal ${";
+
+/// What is wrong with a `${` of a text, where it was not meant for us.
+pub(super) fn shell_text(text: &str) -> Option<(Span, String)> {
+    shell_text::found(text, &Scanner::run(text).templates)
+}
+
 impl<'a> Scanner<'a> {
+    fn run(text: &'a str) -> Self {
+        let mut scanner = Scanner {
+            text,
+            bytes: text.as_bytes(),
+            at: 0,
+            open: Vec::new(),
+            problem: None,
+            templates: Vec::new(),
+        };
+        while scanner.at < scanner.bytes.len() && scanner.problem.is_none() {
+            scanner.step();
+        }
+        scanner
+    }
+
     fn peek(&self, ahead: usize) -> u8 {
         self.bytes.get(self.at + ahead).copied().unwrap_or(0)
     }
@@ -99,6 +123,9 @@ impl<'a> Scanner<'a> {
             return true;
         }
         if self.peek(1) == b'{' {
+            if sign == b'$' && self.templates.len() < shell_text::LOOKED_AT_MAX {
+                self.templates.push(self.at);
+            }
             self.push(Open::Bracket { closing: b'}', members: 0 });
             self.at += 2;
             return true;

@@ -7,7 +7,7 @@ use hcl_edit::template::{Directive, Element, ForDirective, IfDirective, Strip, T
 use super::super::diagnostic::{Sink, Span};
 use super::eval::Evaluator;
 use super::operators;
-use super::value::{Kind, append, escape};
+use super::value::{Kind, Text};
 
 /// How a text stands in the file.
 #[derive(Clone, Copy)]
@@ -43,7 +43,7 @@ impl Evaluator<'_> {
         if let [Element::Interpolation(only)] = elements.as_slice() {
             return self.interpolated(&only.expr, sink);
         }
-        let mut text = String::new();
+        let mut text = Text::default();
         let trim = Trim { start: false, end: false, written, inside: false };
         let whole = self.render(&elements, trim, &mut text, span, sink);
         whole.then_some(Kind::Text(text))
@@ -54,27 +54,27 @@ impl Evaluator<'_> {
         &mut self,
         elements: &[&Element],
         trim: Trim,
-        out: &mut String,
+        out: &mut Text,
         span: Span,
         sink: &mut Sink,
     ) -> bool {
         let mut whole = true;
         for (index, element) in elements.iter().enumerate() {
-            let before = out.len();
+            let before = out.as_str().len();
             match element {
                 Element::Literal(literal) => {
                     let previous = index.checked_sub(1).and_then(|index| elements.get(index));
                     let next = elements.get(index + 1);
                     let start = previous.map_or(trim.start, |element| after(element));
                     let end = next.map_or(trim.end, |element| self::before(element));
-                    append(out, &escape(&stripped(literal, Trim { start, end, ..trim })));
+                    out.append(&Text::literal(stripped(literal, Trim { start, end, ..trim })));
                 }
                 Element::Interpolation(part) => {
                     let at = self.at(part.expr.span());
                     let kind = self.interpolated(&part.expr, sink);
                     let text = kind.as_ref().map(Kind::to_text);
                     match (kind, text.flatten()) {
-                        (_, Some(text)) => append(out, &text),
+                        (_, Some(text)) => out.append(&text),
                         (Some(kind), None) => {
                             let message = format!("{} cannot stand in a text", kind.describe());
                             sink.error(at, message);
@@ -92,7 +92,8 @@ impl Evaluator<'_> {
                     };
                 }
             }
-            let grown = u64::try_from(out.len().saturating_sub(before)).unwrap_or(u64::MAX);
+            let grown =
+                u64::try_from(out.as_str().len().saturating_sub(before)).unwrap_or(u64::MAX);
             if !self.pay(grown, span, sink) {
                 return false;
             }
@@ -104,7 +105,7 @@ impl Evaluator<'_> {
         &mut self,
         template: &Template,
         trim: Trim,
-        out: &mut String,
+        out: &mut Text,
         span: Span,
         sink: &mut Sink,
     ) -> bool {
@@ -116,7 +117,7 @@ impl Evaluator<'_> {
         &mut self,
         directive: &IfDirective,
         around: Trim,
-        out: &mut String,
+        out: &mut Text,
         span: Span,
         sink: &mut Sink,
     ) -> bool {
@@ -143,7 +144,7 @@ impl Evaluator<'_> {
         &mut self,
         directive: &ForDirective,
         around: Trim,
-        out: &mut String,
+        out: &mut Text,
         span: Span,
         sink: &mut Sink,
     ) -> bool {

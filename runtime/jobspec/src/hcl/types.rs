@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use hcl_edit::expr::{Expression, ObjectKey};
 
 use super::super::diagnostic::{Span, shown};
-use super::value::{Kind, Seq, Val, is_late, number_text, parse_number};
+use super::value::{Kind, Seq, Val, number_text, parse_number};
 
 /// A type.
 #[derive(Clone, Debug, PartialEq)]
@@ -98,11 +98,11 @@ impl Type {
         let kind = match (self, value.kind) {
             (_, Kind::Null) => Kind::Null,
             (Self::Any, kind) => kind,
-            (_, Kind::Text(text)) if is_late(&text) && !matches!(self, Self::Text) => {
+            (_, Kind::Text(text)) if text.is_late() && !matches!(self, Self::Text) => {
                 return Err((span, super::operators::LATE.to_owned()));
             }
             (Self::Bool, kind) => to_bool(kind).map_err(|kind| self.wrong(span, &kind))?,
-            (Self::Number, Kind::Text(text)) => match parse_number(text.trim()) {
+            (Self::Number, Kind::Text(text)) => match parse_number(text.as_str().trim()) {
                 Some(number) => Kind::Number(number),
                 None => return Err(self.wrong(span, &Kind::Text(text))),
             },
@@ -145,7 +145,7 @@ impl Type {
 
     fn wrong(&self, at: Span, kind: &Kind) -> (Span, String) {
         let given = match kind {
-            Kind::Text(text) => shown(text),
+            Kind::Text(text) => shown(text.as_str()),
             Kind::Number(number) => number_text(number),
             kind => kind.describe().to_owned(),
         };
@@ -201,7 +201,7 @@ fn as_f64(value: &Val) -> f64 {
 /// Equal for equal values alone.
 pub(super) fn sort_key(value: &Val) -> String {
     match &value.kind {
-        Kind::Text(text) => format!("t{text}"),
+        Kind::Text(text) => format!("t{}", text.as_str()),
         Kind::Number(number) => format!("n{}", number_text(number)),
         _ => format!("v{}", value.clone().into_tree().into_json()),
     }

@@ -21,18 +21,65 @@ pub(super) struct Val {
 }
 
 /// See [`Val`].
-///
-/// A text is kept as the tree has it: `${…}` is replaced when the task starts, `$${` is a literal
-/// `${`.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Kind {
     Null,
     Bool(bool),
     Number(Number),
-    Text(String),
+    Text(Text),
     List(Seq, Vec<Val>),
     /// In the order of its names, each with the place it stands at.
     Object(BTreeMap<String, (Span, Val)>),
+}
+
+/// A text as the job will have it, character for character. Whether it holds a reference that is replaced
+/// when the task starts is known from where it was made: nothing in the text says so, and what is read
+/// from a file or given from outside may look just like one.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Text {
+    text: String,
+    late: bool,
+}
+
+impl Text {
+    /// A text that is no reference, whatever is in it.
+    pub(super) fn literal(text: impl Into<String>) -> Self {
+        Self::new(text, false)
+    }
+
+    /// A reference, as it stands in the job.
+    pub(super) fn reference(text: impl Into<String>) -> Self {
+        Self::new(text, true)
+    }
+
+    /// A text that was made of others; `late`: of one that holds a reference.
+    pub(super) fn new(text: impl Into<String>, late: bool) -> Self {
+        Self { text: text.into(), late }
+    }
+
+    pub(super) fn as_str(&self) -> &str {
+        &self.text
+    }
+
+    pub(super) fn into_string(self) -> String {
+        self.text
+    }
+
+    /// Holds a reference that is replaced only when the task starts.
+    pub(super) fn is_late(&self) -> bool {
+        self.late
+    }
+
+    /// Append another one.
+    pub(super) fn append(&mut self, other: &Self) {
+        self.text.push_str(&other.text);
+        self.late |= other.late;
+    }
+
+    /// The same changed in a way that leaves references what they are.
+    pub(super) fn map(self, change: impl FnOnce(String) -> String) -> Self {
+        Self { text: change(self.text), late: self.late }
+    }
 }
 
 /// What kind of list.
@@ -61,8 +108,8 @@ impl Kind {
     }
 
     /// A text that is no reference, whatever is in it.
-    pub(super) fn literal(text: &str) -> Self {
-        Self::Text(escape(text))
+    pub(super) fn literal(text: impl Into<String>) -> Self {
+        Self::Text(Text::literal(text))
     }
 
     /// A list of one type, all of it at one place.
@@ -71,13 +118,18 @@ impl Kind {
     }
 
     /// The text of a text, a number or a truth value.
-    pub(super) fn to_text(&self) -> Option<String> {
+    pub(super) fn to_text(&self) -> Option<Text> {
         match self {
             Self::Text(text) => Some(text.clone()),
-            Self::Number(number) => Some(number_text(number)),
-            Self::Bool(truth) => Some(truth.to_string()),
+            Self::Number(number) => Some(Text::literal(number_text(number))),
+            Self::Bool(truth) => Some(Text::literal(truth.to_string())),
             _ => None,
         }
+    }
+
+    /// The same, as the job will have it.
+    pub(super) fn to_characters(&self) -> Option<String> {
+        self.to_text().map(Text::into_string)
     }
 }
 
@@ -101,7 +153,7 @@ impl Val {
     /// The value itself, without what is inside.
     pub(super) fn own_size(&self) -> u64 {
         match &self.kind {
-            Kind::Text(text) => bytes(text).saturating_add(VALUE_COST),
+            Kind::Text(text) => bytes(text.as_str()).saturating_add(VALUE_COST),
             _ => VALUE_COST,
         }
     }
@@ -137,7 +189,7 @@ impl Val {
             Kind::Null => tree::ValueKind::Null,
             Kind::Bool(truth) => tree::ValueKind::Bool(truth),
             Kind::Number(number) => tree::ValueKind::Number(number),
-            Kind::Text(text) => tree::ValueKind::Text(text),
+            Kind::Text(text) => tree::ValueKind::Text(text.into_string()),
             Kind::List(_, items) => {
                 tree::ValueKind::List(items.into_iter().map(Self::into_tree).collect())
             }
@@ -157,7 +209,7 @@ impl Val {
     /// Holds a reference that is replaced only when the task starts.
     pub(super) fn is_late(&self) -> bool {
         match &self.kind {
-            Kind::Text(text) => is_late(text),
+            Kind::Text(text) => text.is_late(),
             Kind::List(_, items) => items.iter().any(Self::is_late),
             Kind::Object(members) => members.values().any(|(_, value)| value.is_late()),
             _ => false,
@@ -167,29 +219,6 @@ impl Val {
 
 fn bytes(text: &str) -> u64 {
     u64::try_from(text.len()).unwrap_or(u64::MAX)
-}
-
-/// Has it a reference that is replaced only when the task starts?
-pub(super) fn is_late(text: &str) -> bool {
-    text.match_indices("${").any(|(at, _)| !text.get(..at).is_some_and(|t| t.ends_with('$')))
-}
-
-/// A `${` in the text of a literal was written `$${` and must stay so until the task starts.
-pub(super) fn escape(literal: &str) -> String {
-    literal.replace("${", "$${")
-}
-
-/// What [`escape`] was given.
-pub(super) fn unescape(text: &str) -> String {
-    text.replace("$${", "${")
-}
-
-/// Append one text to another. Together they are no reference that neither of them was.
-pub(super) fn append(out: &mut String, piece: &str) {
-    if out.ends_with('$') && piece.starts_with('{') {
-        out.push('$');
-    }
-    out.push_str(piece);
 }
 
 /// A number in digits, without an exponent.

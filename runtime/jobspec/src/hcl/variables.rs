@@ -147,7 +147,7 @@ impl<'a> Evaluator<'a> {
             tree::ValueKind::Null | tree::ValueKind::Refused => Kind::Null,
             tree::ValueKind::Bool(truth) => Kind::Bool(truth),
             tree::ValueKind::Number(number) => Kind::Number(number),
-            tree::ValueKind::Text(text) => Kind::literal(&text),
+            tree::ValueKind::Text(text) => Kind::literal(text),
             tree::ValueKind::List(items) => {
                 let items = items.into_iter().map(|item| self.of_json(item, at, sink));
                 Kind::List(Seq::Tuple, items.collect::<Option<_>>()?)
@@ -223,7 +223,7 @@ impl<'a> Evaluator<'a> {
                 Some(true) => {}
                 Some(false) => {
                     let said = self.value(rule.message, sink)?;
-                    let said = said.kind.to_text().unwrap_or_default();
+                    let said = said.kind.to_characters().unwrap_or_default();
                     let said = said.trim_end_matches('.');
                     let at = if value.span == Span::default() { rule.at } else { value.span };
                     return sink

@@ -285,8 +285,7 @@ impl Scalar for Arguments {
                 "args must not be empty; leave it out for no arguments, write [[\"**\"]] for any";
             cx.error(at, message);
         }
-        // A literal `${` is kept as `$${` for whoever fills in references later: nobody here.
-        let plain = |(text, _): (String, Span)| text.replace("$${", "${");
+        let plain = |(text, _): (String, Span)| text;
         let list =
             |item| texts(item, field, wanted, cx).map(|l| l.into_iter().map(plain).collect());
         Some(Self(items.into_iter().filter_map(list).collect()))

@@ -255,8 +255,8 @@ fn what_is_known_only_later_stays_in_the_text() {
         "${NOMAD_PORT_db} ${attr.cpu.arch} ${meta.x} ${node.unique.id} ${env[\"X\"]} ${device.model} ${job.dir}"
     );
     assert_eq!(config["b"], "${attr.kernel.name}");
-    assert_eq!(config["c"], "$${HOME} %{x}");
-    assert_eq!(config["d"], "echo ${HOME} ${NOMAD_TASK_DIR} $${1}\n  two\n");
+    assert_eq!(config["c"], "${HOME} %{x}");
+    assert_eq!(config["d"], "echo ${HOME} ${NOMAD_TASK_DIR} ${1}\n  two\n");
     assert_eq!(config["e"], "${attr.x}");
 }
 

@@ -52,7 +52,7 @@ fn the_later_source_of_a_variable_goes_before_the_earlier_one() {
 fn values_from_outside_become_what_their_variable_is() {
     for (kind, text, expected) in [
         ("string", "5", json!("5")),
-        ("string", "${x}", json!("$${x}")),
+        ("string", "${x}", json!("${x}")),
         ("number", "5", json!(5)),
         ("bool", "true", json!(true)),
         ("list(string)", "[\"a\", 1]", json!(["a", "1"])),
@@ -104,7 +104,7 @@ fn files_of_variables_are_hcl_or_json() {
     // A text of JSON is nothing else.
     let text =
         given("variable \"v\" {}", "var.v", &inputs(&[], &["{\"v\": \"${1 + 1} %{x}\"}"], &[]));
-    assert_eq!(text.unwrap(), "$${1 + 1} %{x}");
+    assert_eq!(text.unwrap(), "${1 + 1} %{x}");
 }
 
 #[test]

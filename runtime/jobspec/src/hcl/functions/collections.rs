@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::super::names::at_index;
-use super::super::value::{Kind, Seq, Val};
+use super::super::value::{Kind, Seq, Text, Val};
 use super::{Call, Function, Wrong};
 
 pub(super) const TABLE: &[(&str, Function)] = &[
@@ -27,7 +27,7 @@ fn index(call: Call<'_>) -> Result<Kind, Wrong> {
 
 fn keys(call: Call<'_>) -> Result<Kind, Wrong> {
     call.takes(1, 1)?;
-    let names = call.members(0)?.keys().map(|name| Kind::Text(name.clone()));
+    let names = call.members(0)?.keys().map(|name| Kind::literal(name.as_str()));
     Ok(Kind::list(names, call.span))
 }
 
@@ -44,7 +44,7 @@ fn length(call: Call<'_>) -> Result<Kind, Wrong> {
 
 fn lookup(call: Call<'_>) -> Result<Kind, Wrong> {
     call.takes(2, 3)?;
-    let name = call.raw(1)?;
+    let name = call.raw(1)?.into_string();
     if let Some((_, found)) = call.members(0)?.get(&name) {
         return Ok(found.kind.clone());
     }
@@ -77,7 +77,8 @@ fn values(call: Call<'_>) -> Result<Kind, Wrong> {
 
 fn zipmap(mut call: Call<'_>) -> Result<Kind, Wrong> {
     call.takes(2, 2)?;
-    let names: Vec<String> = call.items(0)?.1.iter().map(super::raw).collect::<Result<_, _>>()?;
+    let name = |item| super::raw(item).map(Text::into_string);
+    let names: Vec<String> = call.items(0)?.1.iter().map(name).collect::<Result<_, _>>()?;
     let (_, values) = call.take_items(1)?;
     if names.len() != values.len() {
         return call.wrong(format!("there are {} names and {} values", names.len(), values.len()));

@@ -34,7 +34,7 @@ fn time_add(call: Call<'_>) -> Result<Kind, Wrong> {
     let mut out = format!("{:04}-{:02}-{:02}", date.0, date.1, date.2);
     let _ = write!(out, "T{:02}:{:02}:{:02}", time.hour(), time.minute(), time.second());
     out.push_str(&zone(time, 1).unwrap_or_default());
-    Ok(Kind::literal(&out))
+    Ok(Kind::literal(out))
 }
 
 /// A run of one letter is a part of the time, `'…'` is itself, and so is everything else.
@@ -76,7 +76,7 @@ fn format_date(mut call: Call<'_>) -> Result<Kind, Wrong> {
             }
         }
     }
-    Ok(Kind::literal(&out))
+    Ok(Kind::literal(out))
 }
 
 fn part(time: OffsetDateTime, letter: char, count: usize) -> Option<String> {

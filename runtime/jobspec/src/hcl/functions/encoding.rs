@@ -8,7 +8,7 @@ use base64::engine::general_purpose::STANDARD;
 use serde_json::{Map, Value as Json};
 
 use super::super::super::diagnostic::Span;
-use super::super::value::{Kind, Seq, Val, to_number};
+use super::super::value::{Kind, Seq, Text, Val, to_number};
 use super::{Call, Function, Wrong, yaml};
 
 pub(super) const TABLE: &[(&str, Function)] = &[
@@ -26,7 +26,7 @@ fn base64_encode(mut call: Call<'_>) -> Result<Kind, Wrong> {
     call.takes(1, 1)?;
     let text = call.text(0)?;
     call.pay(text.len() * 2)?;
-    Ok(Kind::literal(&STANDARD.encode(text)))
+    Ok(Kind::literal(STANDARD.encode(text)))
 }
 
 fn base64_decode(call: Call<'_>) -> Result<Kind, Wrong> {
@@ -34,7 +34,7 @@ fn base64_decode(call: Call<'_>) -> Result<Kind, Wrong> {
     let bytes = STANDARD.decode(call.text(0)?.as_bytes());
     let Ok(bytes) = bytes else { return call.wrong_at(0, "this is no base64") };
     match String::from_utf8(bytes) {
-        Ok(text) => Ok(Kind::literal(&text)),
+        Ok(text) => Ok(Kind::literal(text)),
         Err(_) => call.wrong_at(0, "what this means is no text: a job file holds UTF-8 alone"),
     }
 }
@@ -56,19 +56,20 @@ fn url_encode(mut call: Call<'_>) -> Result<Kind, Wrong> {
             }
         }
     }
-    Ok(Kind::literal(&out))
+    Ok(Kind::literal(out))
 }
 
 /// What is known later is written as it is.
 fn json_encode(mut call: Call<'_>) -> Result<Kind, Wrong> {
     call.takes(1, 1)?;
     let value = call.take(0);
+    let late = value.is_late();
     let size = usize::try_from(value.size()).unwrap_or(usize::MAX);
     // An escape is at most six times its letter.
     call.pay(size)?;
     let text = html_safe(&sorted(value).to_string());
     call.pay(text.len())?;
-    Ok(Kind::Text(text))
+    Ok(Kind::Text(Text::new(text, late)))
 }
 
 /// As Go writes JSON: what HTML would take for its own is escaped.
@@ -116,7 +117,7 @@ fn of_json(json: Json, span: Span) -> Val {
             Some(float) => to_number(float).map_or(Kind::Null, Kind::Number),
             None => Kind::Number(number),
         },
-        Json::String(text) => Kind::literal(&text),
+        Json::String(text) => Kind::literal(text),
         Json::Array(items) => {
             Kind::List(Seq::Tuple, items.into_iter().map(|item| of_json(item, span)).collect())
         }

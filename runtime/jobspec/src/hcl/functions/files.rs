@@ -60,7 +60,7 @@ fn directory_of(path: &Path) -> String {
 fn path(call: Call<'_>, change: fn(&Path, &Path) -> String) -> Result<Kind, Wrong> {
     call.takes(1, 1)?;
     let here = here(&call)?;
-    Ok(Kind::literal(&change(Path::new(&call.text(0)?), here)))
+    Ok(Kind::literal(change(Path::new(&call.text(0)?), here)))
 }
 
 /// A path, with `~` as the home of whoever runs the command.
@@ -87,7 +87,7 @@ fn path_expand(call: Call<'_>) -> Result<Kind, Wrong> {
     call.takes(1, 1)?;
     here(&call)?;
     match expanded(&call.text(0)?) {
-        Ok(path) => Ok(Kind::literal(&path.display().to_string())),
+        Ok(path) => Ok(Kind::literal(path.display().to_string())),
         Err(message) => call.wrong_at(0, message),
     }
 }
@@ -95,7 +95,7 @@ fn path_expand(call: Call<'_>) -> Result<Kind, Wrong> {
 fn file(call: Call<'_>) -> Result<Kind, Wrong> {
     call.takes(1, 1)?;
     match disk::text(&at(&call, 0)?) {
-        Ok(text) => Ok(Kind::literal(&text)),
+        Ok(text) => Ok(Kind::literal(text)),
         Err(message) => call.wrong_at(0, message),
     }
 }

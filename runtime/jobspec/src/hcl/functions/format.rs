@@ -6,7 +6,7 @@ use unicode_segmentation::UnicodeSegmentation as _;
 use super::super::super::diagnostic::{Span, shown};
 use super::super::budget::Budget;
 use super::super::types::Type;
-use super::super::value::{Kind, Seq, Val, append, escape, number_text, unescape};
+use super::super::value::{Kind, Seq, Text, Val, number_text};
 use super::encoding::sorted;
 use super::{Call, Function, LATE, Wrong};
 
@@ -70,15 +70,11 @@ struct Verb {
     precision: Option<usize>,
 }
 
-fn format(
-    pattern: &str,
-    values: &[&Val],
-    span: Span,
-    budget: &mut Budget,
-) -> Result<String, Wrong> {
+fn format(pattern: &Text, values: &[&Val], span: Span, budget: &mut Budget) -> Result<Text, Wrong> {
     let wrong = |message: String| Wrong { at: span, message: Some(message) };
     let mut out = String::new();
-    let mut letters = pattern.chars().peekable();
+    let late = pattern.is_late() || values.iter().any(|value| value.is_late());
+    let mut letters = pattern.as_str().chars().peekable();
     let (mut next, mut used) = (0_usize, 0_usize);
     while let Some(letter) = letters.next() {
         if letter != '%' {
@@ -104,7 +100,7 @@ fn format(
         }
         let made = one(&verb, mode, value);
         let made = made.map_err(|message| Wrong { at: value.span, message: Some(message) })?;
-        append(&mut out, &made);
+        out.push_str(&made);
     }
     if used < values.len() {
         let all = values.len();
@@ -112,7 +108,7 @@ fn format(
             "more values than the format has places: {used} of {all} are used"
         )));
     }
-    Ok(out)
+    Ok(Text::new(out, late))
 }
 
 type Letters<'a> = std::iter::Peekable<std::str::Chars<'a>>;
@@ -170,7 +166,7 @@ fn digits(letters: &mut Letters<'_>, text: &mut String) -> Result<Option<usize>,
     Ok(number)
 }
 
-/// A value as its verb wants it, in the form that the tree has texts in.
+/// A value as its verb wants it.
 fn one(verb: &Verb, mode: char, value: &Val) -> Result<String, String> {
     // How long it will be is not known either.
     if value.is_late() && (verb.width.is_some() || verb.precision.is_some()) {
@@ -181,23 +177,20 @@ fn one(verb: &Verb, mode: char, value: &Val) -> Result<String, String> {
     }
     match mode {
         'v' => match &value.kind {
-            Kind::Text(text) if !verb.sharp => Ok(padded(verb, text)),
+            Kind::Text(text) if !verb.sharp => Ok(padded(verb, text.as_str())),
             Kind::Number(number) if !verb.sharp => Ok(padded(verb, &general(number, None, 'e'))),
             _ => Ok(padded(verb, &sorted((*value).clone()).to_string())),
         },
         't' => {
             let converted = Type::Bool.convert((*value).clone()).map_err(|(_, message)| message)?;
-            Ok(converted.kind.to_text().unwrap_or_default())
+            Ok(converted.kind.to_characters().unwrap_or_default())
         }
         's' | 'q' => {
-            let Some(text) = value.kind.to_text() else {
+            let Some(text) = value.kind.to_characters() else {
                 return Err(format!("%{mode} needs a text, not {}", value.kind.describe()));
             };
             let text = match verb.precision.filter(|precision| *precision > 0) {
-                Some(most) => {
-                    let cut: String = unescape(&text).graphemes(true).take(most).collect();
-                    escape(&cut)
-                }
+                Some(most) => text.graphemes(true).take(most).collect(),
                 None => text,
             };
             match mode {
@@ -217,7 +210,7 @@ fn one(verb: &Verb, mode: char, value: &Val) -> Result<String, String> {
             let wrong = || format!("%{mode} needs {needs}");
             let converted = Type::Number.convert((*value).clone()).map_err(|_| wrong())?;
             let Kind::Number(number) = converted.kind else { return Err(wrong()) };
-            Ok(escape(&numeric(verb, mode, &number).ok_or_else(wrong)?))
+            numeric(verb, mode, &number).ok_or_else(wrong)
         }
         _ => Err(format!(
             "{} is no verb: there are %s %q %v %t %d %b %o %x %X %e %E %f %g %G and %%",
@@ -330,7 +323,7 @@ fn general(number: &Number, precision: Option<usize>, mark: char) -> String {
 /// Filled up to the width, which counts letters as people do.
 fn padded(verb: &Verb, text: &str) -> String {
     let wanted = verb.width.unwrap_or(0);
-    let fill = wanted.saturating_sub(unescape(text).graphemes(true).count());
+    let fill = wanted.saturating_sub(text.graphemes(true).count());
     let fill = if verb.zero { "0" } else { " " }.repeat(fill);
     if verb.minus { format!("{text}{fill}") } else { format!("{fill}{text}") }
 }

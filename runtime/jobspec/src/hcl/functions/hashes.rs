@@ -37,7 +37,7 @@ fn hex(bytes: &[u8]) -> String {
 
 fn digest<D: Digest>(call: Call<'_>) -> Result<Kind, Wrong> {
     call.takes(1, 1)?;
-    Ok(Kind::literal(&hex(&D::digest(call.text(0)?.as_bytes()))))
+    Ok(Kind::literal(hex(&D::digest(call.text(0)?.as_bytes()))))
 }
 
 fn bcrypt(mut call: Call<'_>) -> Result<Kind, Wrong> {
@@ -55,7 +55,7 @@ fn bcrypt(mut call: Call<'_>) -> Result<Kind, Wrong> {
     let mut salt = [0; 16];
     Rng::system().fill(&mut salt);
     match bcrypt::hash_with_salt(text, u32::try_from(cost).unwrap_or(10), salt) {
-        Ok(parts) => Ok(Kind::literal(&parts.format_for_version(bcrypt::Version::TwoA))),
+        Ok(parts) => Ok(Kind::literal(parts.format_for_version(bcrypt::Version::TwoA))),
         Err(error) => call.wrong(error.to_string()),
     }
 }
@@ -66,7 +66,7 @@ fn rsa_decrypt(call: Call<'_>) -> Result<Kind, Wrong> {
 
 fn uuid_v4(call: Call<'_>) -> Result<Kind, Wrong> {
     call.takes(0, 0)?;
-    Ok(Kind::literal(&Rng::system().uuid().to_string()))
+    Ok(Kind::literal(Rng::system().uuid().to_string()))
 }
 
 /// A name within a name space: `dns`, `url`, `oid`, `x500` or any UUID.
@@ -88,5 +88,5 @@ fn uuid_v5(call: Call<'_>) -> Result<Kind, Wrong> {
     for (to, from) in bytes.iter_mut().zip(hash) {
         *to = from;
     }
-    Ok(Kind::literal(&uuid::Builder::from_sha1_bytes(bytes).into_uuid().to_string()))
+    Ok(Kind::literal(uuid::Builder::from_sha1_bytes(bytes).into_uuid().to_string()))
 }

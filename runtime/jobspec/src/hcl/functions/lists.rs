@@ -66,7 +66,7 @@ fn compact(mut call: Call<'_>) -> Result<Kind, Wrong> {
     let mut kept = Vec::new();
     for item in items.into_iter().filter(|item| item.kind != Kind::Null) {
         let text = super::raw(&item)?;
-        if !text.is_empty() {
+        if !text.as_str().is_empty() {
             kept.push(Val::new(Kind::Text(text), item.span));
         }
     }

@@ -58,14 +58,14 @@ fn host(call: Call<'_>) -> Result<Kind, Wrong> {
     };
     let found = number.and_then(|number| address(network, bits(network) + number));
     match found {
-        Some(address) => Ok(Kind::literal(&address.to_string())),
+        Some(address) => Ok(Kind::literal(address.to_string())),
         None => call.wrong_at(1, "the network has no such address"),
     }
 }
 
 fn netmask(call: Call<'_>) -> Result<Kind, Wrong> {
     call.takes(1, 1)?;
-    Ok(Kind::literal(&network(&call)?.netmask().to_string()))
+    Ok(Kind::literal(network(&call)?.netmask().to_string()))
 }
 
 fn subnet(call: Call<'_>) -> Result<Kind, Wrong> {
@@ -79,7 +79,7 @@ fn subnet(call: Call<'_>) -> Result<Kind, Wrong> {
     };
     let start = number.filter(fits).and_then(|number| number.checked_shl(width));
     match start.and_then(|start| address(network, bits(network) | start)) {
-        Some(address) => Ok(Kind::literal(&format!("{address}/{prefix}"))),
+        Some(address) => Ok(Kind::literal(format!("{address}/{prefix}"))),
         None => call.wrong_at(2, "the network has no such part"),
     }
 }
@@ -120,7 +120,7 @@ fn subnets(call: Call<'_>) -> Result<Kind, Wrong> {
             return call.wrong_at(index, "the network has no room for this part");
         };
         match address(network, start) {
-            Some(address) => parts.push(Kind::literal(&format!("{address}/{prefix}"))),
+            Some(address) => parts.push(Kind::literal(format!("{address}/{prefix}"))),
             None => return call.wrong_at(index, "the network has no room for this part"),
         }
         next = start.checked_add(size);

@@ -237,7 +237,7 @@ fn functions_and_operators_give_what_nomad_gives() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
-/// Numbers by value: 2 is 2.0. A text in a `config` keeps its `${` escaped.
+/// Numbers by value: 2 is 2.0.
 fn same(found: &Json, expected: &Json) -> bool {
     match (found, expected) {
         (Json::Number(a), Json::Number(b)) => a.as_f64() == b.as_f64(),
@@ -372,8 +372,9 @@ fn files_are_read_from_the_directory_that_is_given_and_by_nobody_else() {
     std::fs::write(dir.path().join("sub/b.txt"), "b").unwrap();
     let inputs = Inputs { directory: Some(dir.path().to_owned()), ..Inputs::default() };
     let v = |expr: &str| value(expr, &inputs);
-    // What is in a file is text: kept as it is when the task starts.
-    assert_eq!(v("file(\"a.txt\")").unwrap(), "$${NOMAD_X} $$${Y}\n");
+    // What is in a file is text: it can be computed with, whatever stands in it.
+    assert_eq!(v("file(\"a.txt\")").unwrap(), "${NOMAD_X} $${Y}\n");
+    assert_eq!(v("lower(file(\"a.txt\"))").unwrap(), "${nomad_x} $${y}\n");
     assert_eq!(v("upper(file(\"./sub/../sub/b.txt\"))").unwrap(), "B");
     assert_eq!(v("fileexists(\"a.txt\")").unwrap(), true);
     assert_eq!(v("fileexists(\"c.txt\")").unwrap(), false);
@@ -408,15 +409,16 @@ fn what_is_known_later_goes_through_what_puts_texts_together_and_through_nothing
     for (expr, expected) in [
         (
             r#"join("-", [attr.x, "${NOMAD_PORT_p}", "$${HOME}"])"#,
-            r#""${attr.x}-${NOMAD_PORT_p}-$${HOME}""#,
+            r#""${attr.x}-${NOMAD_PORT_p}-${HOME}""#,
         ),
-        (r#"format("%s:%5s|%v", attr.x, "$${A}", meta.y)"#, r#""${attr.x}: $${A}|${meta.y}""#),
+        (r#"format("%s:%5s|%v", attr.x, "$${A}", meta.y)"#, r#""${attr.x}: ${A}|${meta.y}""#),
         (r#"jsonencode({a = attr.x})"#, r#""{\"a\":\"${attr.x}\"}""#),
         (r#"merge({a = attr.x}, {b = 1})"#, r#"{"a":"${attr.x}","b":1}"#),
         (r#"[for x in [attr.x, 1] : "<${x}>"]"#, r#"["<${attr.x}>","<1>"]"#),
-        (r#"upper("$${home}")"#, r#""$${HOME}""#),
-        (r#"replace("{x}", "{", "$${")"#, r#""$${x}""#),
-        (r#""${"$"}${"{x}"}""#, r#""$${x}""#),
+        (r#"upper("$${home}")"#, r#""${HOME}""#),
+        (r#"replace("{x}", "{", "$${")"#, r#""${x}""#),
+        (r#""${"$"}${"{x}"}""#, r#""${x}""#),
+        (r#"strrev(join("", ["x$${", "}"]))"#, r#""}{$x""#),
     ] {
         let expected: Json = serde_json::from_str(expected).unwrap();
         assert_eq!(v(expr).unwrap_or_else(|e| panic!("{expr}: {e}")), expected, "{expr}");

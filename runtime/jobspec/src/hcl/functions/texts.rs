@@ -2,7 +2,7 @@
 
 use unicode_segmentation::UnicodeSegmentation as _;
 
-use super::super::value::{Kind, append};
+use super::super::value::{Kind, Text};
 use super::{Call, Function, Wrong, plain, raw};
 
 pub(super) const TABLE: &[(&str, Function)] = &[
@@ -29,7 +29,7 @@ const PART_BYTES: usize = 64;
 
 fn one(call: Call<'_>, change: fn(&str) -> String) -> Result<Kind, Wrong> {
     call.takes(1, 1)?;
-    Ok(Kind::literal(&change(&call.text(0)?)))
+    Ok(Kind::literal(change(&call.text(0)?)))
 }
 
 fn without(
@@ -64,9 +64,10 @@ fn title(text: &str) -> String {
 fn indent(mut call: Call<'_>) -> Result<Kind, Wrong> {
     call.takes(2, 2)?;
     let (blanks, text) = (call.count(0)?, call.raw(1)?);
-    let lines = text.matches('\n').count().saturating_add(1);
+    let lines = text.as_str().matches('\n').count().saturating_add(1);
     call.pay(lines.saturating_mul(blanks))?;
-    Ok(Kind::Text(text.replace('\n', &format!("\n{}", " ".repeat(blanks)))))
+    let line = format!("\n{}", " ".repeat(blanks));
+    Ok(Kind::Text(text.map(|text| text.replace('\n', &line))))
 }
 
 fn join(mut call: Call<'_>) -> Result<Kind, Wrong> {
@@ -78,15 +79,15 @@ fn join(mut call: Call<'_>) -> Result<Kind, Wrong> {
             texts.push(raw(item)?);
         }
     }
-    let bytes: usize = texts.iter().map(String::len).sum();
+    let bytes: usize = texts.iter().map(|text| text.as_str().len()).sum();
     // The separator is repeated: look before it is done.
-    call.pay(bytes.saturating_add(separator.len().saturating_mul(texts.len())))?;
-    let mut out = String::new();
+    call.pay(bytes.saturating_add(separator.as_str().len().saturating_mul(texts.len())))?;
+    let mut out = Text::default();
     for (index, text) in texts.iter().enumerate() {
         if index > 0 {
-            append(&mut out, &separator);
+            out.append(&separator);
         }
-        append(&mut out, text);
+        out.append(text);
     }
     Ok(Kind::Text(out))
 }
@@ -112,7 +113,7 @@ fn replace(mut call: Call<'_>) -> Result<Kind, Wrong> {
     let (text, from, to) = (call.text(0)?, call.text(1)?, call.text(2)?);
     let times = text.matches(from.as_str()).count();
     call.pay(times.saturating_mul(to.len()))?;
-    Ok(Kind::literal(&text.replace(&from, &to)))
+    Ok(Kind::literal(text.replace(&from, &to)))
 }
 
 fn regex_replace(mut call: Call<'_>) -> Result<Kind, Wrong> {
@@ -134,7 +135,7 @@ fn regex_replace(mut call: Call<'_>) -> Result<Kind, Wrong> {
         (found.becomes)(&mut out);
         Ok(())
     })?;
-    Ok(Kind::literal(&out))
+    Ok(Kind::literal(out))
 }
 
 /// Letters as people count them. A negative offset counts from the end, a negative length goes to it.
@@ -151,7 +152,7 @@ fn substr(call: Call<'_>) -> Result<Kind, Wrong> {
     };
     let length = usize::try_from(length).unwrap_or(usize::MAX);
     let taken: String = letters.into_iter().skip(start).take(length).collect();
-    Ok(Kind::literal(&taken))
+    Ok(Kind::literal(taken))
 }
 
 /// The texts of a list, each known.

@@ -6,7 +6,7 @@ use std::fmt::Write as _;
 use saphyr_parser::{Event, Parser, ScalarStyle, Tag};
 
 use super::super::super::diagnostic::Span;
-use super::super::value::{Kind, Seq, Val, number_text, parse_number};
+use super::super::value::{Kind, Seq, Text, Val, number_text, parse_number};
 use super::encoding::sorted;
 use super::{Call, Wrong};
 
@@ -115,7 +115,7 @@ fn put(open: &mut [Open], document: &mut Option<Val>, value: Val) -> Result<(), 
                 members.insert(known, (value.span, value));
             }
             None => match value.kind.to_text() {
-                Some(text) => *name = Some(text),
+                Some(text) => *name = Some(text.into_string()),
                 None if value.kind == Kind::Null => *name = Some("null".to_owned()),
                 None => return Err("a name in YAML must be a text".to_owned()),
             },
@@ -153,7 +153,8 @@ pub(super) fn encode(mut call: Call<'_>) -> Result<Kind, Wrong> {
     call.pay(size.saturating_add(size.saturating_mul(indents) / 32))?;
     let mut out = String::new();
     write(&value, 0, &mut out);
-    Ok(Kind::Text(out.trim_start().to_owned()))
+    let text = out.trim_start();
+    Ok(Kind::Text(Text::new(text, value.is_late())))
 }
 
 /// What stands after `name:` or `-`, with its line break.
