@@ -17,8 +17,8 @@ mod language;
 mod placement;
 mod rollout;
 mod same_text;
-mod shell_text;
 mod services;
+mod shell_text;
 mod warnings;
 
 use std::path::Path;

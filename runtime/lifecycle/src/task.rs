@@ -21,6 +21,7 @@ pub mod interpolate;
 pub mod machine;
 pub mod notes;
 pub mod recovery;
+pub mod references;
 pub mod restart;
 pub mod run;
 pub mod runner;

@@ -367,6 +367,12 @@ pub trait Driver: Send + Sync {
     fn fetched_keys(&self) -> Vec<String> {
         Vec::new()
     }
+    /// What a task of this driver that runs as `user` has in its environment where its job says nothing
+    /// else: `PATH`, `HOME` and the like.
+    fn usual_env(&self, user: Option<String>) -> BoxFuture<'_, Vec<(String, String)>> {
+        let _ = user;
+        Box::pin(std::future::ready(Vec::new()))
+    }
     /// Check a task's `config` against the driver's schema; empty when fine.
     fn validate(&self, config: &JsonObject) -> Vec<Diagnostic>;
     /// Start. On an error the host has killed whatever the call spawned.

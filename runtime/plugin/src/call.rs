@@ -29,6 +29,7 @@ use ostler_health::metrics::BytesMoved;
 use ostler_health::refresh::NextCheck;
 use ostler_health::strikes::TaskKey;
 use ostler_model::clock::{Stopwatch, Timestamp, timeout};
+use ostler_model::grants::Grants;
 use ostler_model::grants::answers::Answers;
 use ostler_model::ids::JobId;
 use ostler_model::json::JsonObject;
@@ -314,6 +315,11 @@ impl<P: Send + Sync + 'static> Caller<P> {
             tracing::warn!(plugin, dropped, "it asks to watch paths outside its files grants");
         }
         next
+    }
+
+    /// What it was granted.
+    pub(super) fn grants(&self) -> &Grants {
+        &self.context.grants
     }
 
     /// What its answers may cause.

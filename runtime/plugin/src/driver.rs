@@ -16,7 +16,7 @@ use super::schema::{ConfigSchema, Described, aside};
 use super::weigh::Weigh as _;
 use crate::host::CallState;
 use ostler_health::meter::PluginMeter;
-use ostler_model::grants::Authority;
+use ostler_model::grants::{Authority, Grants};
 use ostler_model::ids::PluginName;
 use ostler_model::json::JsonObject;
 use ostler_model::limits::HANDLE_BYTES_MAX;
@@ -89,6 +89,12 @@ impl DriverPlugin {
         let asks = self.manifest.asks();
         let held = [Authority::Process, Authority::WasmTask];
         asks.iter().all(|(ask, _)| ask.harmless() || held.contains(ask))
+    }
+
+    /// What it was granted.
+    #[must_use]
+    pub fn grants(&self) -> &Grants {
+        self.caller.grants()
     }
 
     /// May its tasks be processes?

@@ -5,3 +5,4 @@
 
 pub mod manager;
 pub mod proxy;
+mod usual_env;

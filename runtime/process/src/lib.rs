@@ -40,7 +40,7 @@ pub mod supervise;
 #[cfg(test)]
 mod tests;
 mod usage;
-mod user;
+pub mod user;
 
 use std::collections::HashMap;
 use std::os::fd::{AsFd as _, OwnedFd};

@@ -20,6 +20,10 @@ pub struct Ids {
     pub groups: Vec<u32>,
 }
 
+/// Where programs of the system are, for tasks that do not say it.
+pub const PATH_USUAL: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+/// The language of programs of tasks that do not say it.
+pub const LANG_USUAL: &str = "C.UTF-8";
 /// Variables that say whom a process runs as, and where that one is at home.
 pub const WHO: [&str; 3] = ["USER", "LOGNAME", "HOME"];
 
@@ -60,6 +64,15 @@ impl Account {
         let new = new.map(|(name, value)| (name.to_owned(), value.clone()));
         env.iter().cloned().chain(new).collect()
     }
+}
+
+/// What a program finds in its environment where neither its job nor its driver says it: who it runs as,
+/// and where that one is at home. Nothing of a user that nobody knows. May ask the network: call it where
+/// blocking is allowed.
+#[must_use]
+pub fn environment_of(user: Option<&str>) -> Vec<(String, String)> {
+    let account = user.map_or_else(|| Ok(Account::own()), resolve);
+    account.map(|account| account.environment(&[])).unwrap_or_default()
 }
 
 /// The user of this name.

@@ -93,6 +93,7 @@ mod stock_table;
 mod supervise;
 mod tasks;
 mod templates;
+mod texts;
 mod traces;
 mod trust;
 mod upgrade;

@@ -330,7 +330,9 @@ async fn a_service_that_cannot_be_listed_says_why_in_an_event_and_in_its_check()
     let alloc = agent.alloc("j").await;
     let said = |alloc: &Value| {
         let text = alloc["TaskStates"]["t"]["Events"].to_string();
-        text.contains("service a-${nobody} is not listed: name: unknown variables: ${nobody}")
+        text.contains(
+            "service a-${nobody} is not listed: \\\"a-${nobody}\\\" is no name of a service",
+        )
     };
     client.alloc_when(&alloc, said).await;
     assert_eq!(client.get("/v1/services").await.json(), json!([]));

@@ -37,7 +37,7 @@ async fn both_kinds_of_tasks_get_the_same_variables_and_none_of_the_agents() {
       env {
         WHERE   = "${node.unique.name} ${node.datacenter} ${meta.rack} ${attr.kernel.name}"
         WHO     = "${NOMAD_TASK_NAME} of ${NOMAD_JOB_NAME}[${NOMAD_ALLOC_INDEX}]"
-        LITERAL = "$${HOME}"
+        LITERAL = "$${NOBODY}"
         PORT    = "${NOMAD_PORT_web}"
       }
     "#;
@@ -71,7 +71,7 @@ async fn both_kinds_of_tasks_get_the_same_variables_and_none_of_the_agents() {
         let var = |name: &str| *vars.get(name).unwrap_or_else(|| panic!("{name} in {printed}"));
         assert_eq!(var("WHERE"), "edge-7 north r1 linux");
         assert_eq!(var("WHO"), format!("{task} of shop[0]"));
-        assert_eq!(var("LITERAL"), "${HOME}");
+        assert_eq!(var("LITERAL"), "${NOBODY}");
         assert_eq!(var("NOMAD_META_owner"), "task");
         assert_eq!(var("NOMAD_META_TIER"), "gold");
         assert_eq!(var("NOMAD_GROUP_NAME"), "front");

@@ -1,19 +1,25 @@
 //! The environment of a task: built from the allocation, the task, the node and the hooks.
 //!
 //! ```text
-//! later wins:  NOMAD_* built here  <  the task's `env` block  <  hooks (devices)  <  files of templates
+//! later wins:  of the driver (PATH, HOME)  <  NOMAD_* built here  <  the task's `env` block
+//!                                          <  hooks (devices)     <  files of templates
 //!
-//! a value of the `env` block may refer to: NOMAD_*, hook variables, attr.*, meta.*, node.*, job.dir
+//! a value of `meta` may refer to:          of the driver, NOMAD_* but those of meta, attr.*, meta.*,
+//!                                          node.*, job.dir
+//! a value of the `env` block may refer to: all of these, NOMAD_META_*, hook variables
 //! the task's `config` may refer to:        all of these and the `env` block
 //! ```
-//! Nothing of the agent's own environment reaches a task. Values of an `env` block do not see each
-//! other, so their order means nothing. Pure.
+//! Nothing of the agent's own environment reaches a task. Values of `meta` do not see each other, nor do
+//! those of an `env` block, so their order means nothing. Pure.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use super::interpolate::{InterpolateError, Variables, interpolate, interpolate_json};
+use super::interpolate::{
+    InterpolateError, UnknownReference, Variables, interpolate, interpolate_config,
+    unknown_references,
+};
 use ostler_model::alloc::Allocation;
 use ostler_model::ids::{GroupName, TaskName};
 use ostler_model::job::{Task, TaskGroup};
@@ -106,10 +112,12 @@ fn path_text(path: &Path) -> Result<String, EnvError> {
 /// Why an environment could not be built. Trying again does not help.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub enum EnvError {
-    /// A value of the `env` block has a reference that cannot be replaced.
-    #[error("env {name}: {source}")]
+    /// A value of the `env` block or of `meta` cannot be made.
+    #[error("{block} {name}: {source}")]
     Value {
-        /// The variable.
+        /// Which of the two.
+        block: &'static str,
+        /// The name of the value.
         name: String,
         /// What is wrong with it.
         #[source]
@@ -156,6 +164,8 @@ pub struct EnvInput<'a> {
     pub node: &'a Arc<NodeFacts>,
     /// Directories as this task sees them.
     pub dirs: &'a TaskDirs,
+    /// What its driver gives a task that says nothing else.
+    pub of_driver: &'a [(String, String)],
     /// Variables from hooks, in hook order; the last of a name wins.
     pub hook_env: &'a [(String, String)],
     /// The network that the allocation has of its own.
@@ -167,6 +177,8 @@ pub struct EnvInput<'a> {
 pub struct TaskEnv {
     /// The variables.
     pub vars: BTreeMap<String, String>,
+    /// What values of `meta` and of the `env` block refer to, and nobody knows.
+    pub unknown: Vec<UnknownReference>,
     node: Arc<NodeFacts>,
     facts: BTreeMap<&'static str, String>,
 }
@@ -175,13 +187,13 @@ impl TaskEnv {
     /// Build it.
     ///
     /// # Errors
-    /// [`EnvError`]: a reference nobody knows, a name or value no process can be given, too much.
+    /// [`EnvError`]: a name or value no process can be given, too much.
     pub fn build(input: &EnvInput<'_>) -> Result<Self, EnvError> {
         let group = input
             .alloc
             .task_group()
             .ok_or_else(|| EnvError::UnknownGroup { group: input.alloc.group.clone() })?;
-        let mut vars = BTreeMap::new();
+        let mut vars: BTreeMap<_, _> = input.of_driver.iter().cloned().collect();
         add_identity(&mut vars, input, group);
         add_limits(&mut vars, input.alloc, input.task);
         for port in &input.alloc.ports {
@@ -191,18 +203,11 @@ impl TaskEnv {
                 Some(task) => add_port_of(&mut vars, port, task),
             }
         }
-        add_meta(&mut vars, &[&input.alloc.job.meta, &group.meta, &input.task.meta]);
-        vars.extend(input.hook_env.iter().cloned());
-
-        let mut env =
-            Self { vars, node: Arc::clone(input.node), facts: facts(input.node, input.alloc)? };
-        let mut own = Vec::with_capacity(input.task.env.len());
-        for (name, value) in &input.task.env {
-            let value = env
-                .interpolate(value)
-                .map_err(|source| EnvError::Value { name: name.clone(), source })?;
-            own.push((name.clone(), value));
-        }
+        let mut env = Self::of_vars(vars, input.node, input.alloc)?;
+        env.add_meta(&[&input.alloc.job.meta, &group.meta, &input.task.meta])?;
+        env.vars.extend(input.hook_env.iter().cloned());
+        let own: Vec<_> = input.task.env.iter().collect();
+        let own = env.replaced("env", &own)?;
         env.vars.extend(own);
         env.vars.extend(input.hook_env.iter().cloned());
         check(&env.vars)?;
@@ -244,8 +249,57 @@ impl TaskEnv {
         for port in alloc.ports.iter().filter(|port| port.task.is_none()) {
             add_port(&mut vars, port, network);
         }
-        add_meta(&mut vars, &[&alloc.job.meta, &group.meta]);
-        Ok(Self { vars, node: Arc::clone(node), facts: facts(node, alloc)? })
+        let mut env = Self::of_vars(vars, node, alloc)?;
+        env.add_meta(&[&alloc.job.meta, &group.meta])?;
+        Ok(env)
+    }
+
+    fn of_vars(
+        vars: BTreeMap<String, String>,
+        node: &Arc<NodeFacts>,
+        alloc: &Allocation,
+    ) -> Result<Self, EnvError> {
+        let (node, facts) = (Arc::clone(node), facts(node, alloc)?);
+        Ok(Self { vars, unknown: Vec::new(), node, facts })
+    }
+
+    /// Values of a block with their references replaced by what is known before all of them.
+    fn replaced(
+        &mut self,
+        block: &'static str,
+        values: &[(&String, &String)],
+    ) -> Result<Vec<(String, String)>, EnvError> {
+        let unknown = self.unknown_in(values.iter().map(|(_, value)| value.as_str()));
+        self.unknown.extend(unknown);
+        let one = |(name, value): &(&String, &String)| match self.interpolate(value) {
+            Ok(value) => Ok(((*name).clone(), value)),
+            Err(source) => Err(EnvError::Value { block, name: (*name).clone(), source }),
+        };
+        values.iter().map(one).collect()
+    }
+
+    /// Inner levels go before outer ones.
+    fn add_meta(&mut self, levels: &[&BTreeMap<String, String>]) -> Result<(), EnvError> {
+        let mut meta: BTreeMap<&String, &String> = BTreeMap::new();
+        for level in levels {
+            meta.extend(level.iter());
+        }
+        let meta: Vec<_> = meta.into_iter().collect();
+        let meta = self.replaced("meta", &meta)?;
+        let mut set = |key: &str, value: &str| {
+            self.vars.insert(format!("NOMAD_META_{key}"), value.to_owned());
+        };
+        // A key written just so wins over one that only becomes so: `FOO` over `foo`, `a_b` over `a-b`.
+        for (key, value) in &meta {
+            set(&clean(key).to_uppercase(), value);
+        }
+        for (key, value) in &meta {
+            set(&clean(key), value);
+        }
+        for (key, value) in meta.iter().filter(|(key, _)| clean(key) == *key) {
+            set(key, value);
+        }
+        Ok(())
     }
 
     /// Replace the references in a text.
@@ -256,12 +310,20 @@ impl TaskEnv {
         interpolate(text, self.scope())
     }
 
-    /// Replace the references in every string of an object.
+    /// Replace the references in every string of a task's `config`.
     ///
     /// # Errors
-    /// See [`interpolate_json`].
-    pub fn interpolate_json(&self, object: &JsonObject) -> Result<JsonObject, InterpolateError> {
-        interpolate_json(object, self.scope())
+    /// See [`interpolate_config`].
+    pub fn interpolate_config(&self, config: &JsonObject) -> Result<JsonObject, InterpolateError> {
+        interpolate_config(config, self.scope())
+    }
+
+    /// What these texts refer to, and nobody knows.
+    pub fn unknown_in<'t>(
+        &self,
+        texts: impl IntoIterator<Item = &'t str>,
+    ) -> Vec<UnknownReference> {
+        unknown_references(texts, self.scope())
     }
 
     /// The variables in order of their names.
@@ -381,24 +443,6 @@ fn add_port_of(vars: &mut BTreeMap<String, String>, port: &AllocatedPort, task: 
 
 fn socket_address(ip: &str, port: u16) -> String {
     if ip.contains(':') { format!("[{ip}]:{port}") } else { format!("{ip}:{port}") }
-}
-
-/// Inner levels go before outer ones.
-fn add_meta(vars: &mut BTreeMap<String, String>, levels: &[&BTreeMap<String, String>]) {
-    let mut meta: BTreeMap<&String, &String> = BTreeMap::new();
-    for level in levels {
-        meta.extend(level.iter());
-    }
-    // A key written just so wins over one that only becomes so: `FOO` over `foo`, `a_b` over `a-b`.
-    for (key, value) in &meta {
-        vars.insert(format!("NOMAD_META_{}", clean(key).to_uppercase()), (*value).clone());
-    }
-    for (key, value) in &meta {
-        vars.insert(format!("NOMAD_META_{}", clean(key)), (*value).clone());
-    }
-    for (key, value) in meta.into_iter().filter(|(key, _)| clean(key) == **key) {
-        vars.insert(format!("NOMAD_META_{key}"), value.clone());
-    }
 }
 
 /// A name part without characters a shell cannot say.

@@ -95,7 +95,8 @@ fn build_with(
     task: &Task,
     hook_env: &[(String, String)],
 ) -> Result<TaskEnv, EnvError> {
-    TaskEnv::build(&EnvInput { alloc, task, node: &node(), dirs: &dirs(), hook_env, network: None })
+    let (node, dirs, of_driver) = (&node(), &dirs(), &[][..]);
+    TaskEnv::build(&EnvInput { alloc, task, node, dirs, of_driver, hook_env, network: None })
 }
 
 fn build(task: Task) -> TaskEnv {
@@ -227,6 +228,7 @@ fn in_a_network_of_its_own_a_task_has_its_ports_as_they_are_called_there() {
             task: &task,
             node: &node,
             dirs: &dirs,
+            of_driver: &[],
             hook_env: &[],
             network,
         })
@@ -292,7 +294,7 @@ fn the_config_sees_the_env_block_the_node_and_the_job() {
     let text = "${NAME} ${env.NAME} ${attr.cpu.arch} ${meta.rack} ${node.region} ${job.dir}";
     assert_eq!(env.interpolate(text).unwrap(), "host-1-2 host-1-2 amd64 r1 global /jobs");
     let config = JsonObject::from(json!({"args": ["${NAME}"]}).as_object().unwrap().clone());
-    assert_eq!(env.interpolate_json(&config).unwrap().text(), r#"{"args":["host-1-2"]}"#);
+    assert_eq!(env.interpolate_config(&config).unwrap().text(), r#"{"args":["host-1-2"]}"#);
 }
 
 #[test]
@@ -300,16 +302,63 @@ fn a_job_without_a_file_has_no_directory_and_says_so() {
     let mut alloc = alloc(vec![task("web")]);
     Arc::make_mut(&mut alloc.job).source_dir = None;
     let env = build_with(&alloc, &task("web"), &[]).unwrap();
-    assert!(matches!(env.interpolate("${job.dir}"), Err(InterpolateError::Unknown(_))));
+    assert_eq!(env.interpolate("${job.dir}/x").unwrap(), "${job.dir}/x");
+    assert_eq!(env.unknown_in(["${job.dir}/x"])[0].reference, "job.dir");
 }
 
 #[test]
-fn an_unknown_reference_in_the_env_block_names_the_variable() {
+fn values_of_meta_are_replaced_by_what_is_known_before_them_for_tasks_and_groups() {
     let mut task = task("web");
-    task.env = map(&[("OUT", "${NOMAD_TASK_DIRR}/out")]);
-    let error = build_with(&alloc(vec![task.clone()]), &task, &[]).unwrap_err().to_string();
-    assert!(error.starts_with("env OUT: unknown variables: ${NOMAD_TASK_DIRR}"), "{error}");
-    assert!(error.contains("nearest: ${NOMAD_TASK_DIR}"), "{error}");
+    task.meta = map(&[
+        ("who", "${NOMAD_JOB_NAME}[${NOMAD_ALLOC_INDEX}] at ${node.datacenter} ${attr.cpu.arch}"),
+        ("again", "${NOMAD_META_who}"),
+        ("shell", "$${HOME} ${1} ${NOPE}"),
+    ]);
+    let mut alloc = alloc(vec![task.clone()]);
+    Arc::make_mut(&mut alloc.job).meta.insert("rack".to_owned(), "${meta.rack}".to_owned());
+    let env = build_with(&alloc, &task, &[]).unwrap();
+    assert_eq!(get(&env, "NOMAD_META_who"), Some("Redis[2] at dc1 amd64"));
+    assert_eq!(get(&env, "NOMAD_META_WHO"), Some("Redis[2] at dc1 amd64"));
+    assert_eq!(get(&env, "NOMAD_META_again"), Some("${NOMAD_META_who}"), "they see no other");
+    assert_eq!(get(&env, "NOMAD_META_shell"), Some("$${HOME} ${1} ${NOPE}"));
+    assert_eq!(get(&env, "NOMAD_META_rack"), Some("r1"));
+    let unknown: Vec<_> = env.unknown.iter().map(|one| one.reference.as_str()).collect();
+    assert_eq!(unknown, ["NOMAD_META_who"]);
+    let of_group = TaskEnv::of_group(&alloc, &node(), None).unwrap();
+    assert_eq!(get(&of_group, "NOMAD_META_rack"), Some("r1"));
+}
+
+#[test]
+fn what_a_driver_gives_is_seen_by_all_texts_and_replaced_by_the_env_block() {
+    let mut task = task("web");
+    task.env = map(&[("PATH", "${PATH}:/opt/bin")]);
+    task.meta = map(&[("home", "${HOME}")]);
+    let of_driver = [("PATH", "/bin"), ("HOME", "/root")];
+    let of_driver = of_driver.map(|(name, value)| (name.to_owned(), value.to_owned()));
+    let env = TaskEnv::build(&EnvInput {
+        alloc: &alloc(vec![task.clone()]),
+        task: &task,
+        node: &node(),
+        dirs: &dirs(),
+        of_driver: &of_driver,
+        hook_env: &[],
+        network: None,
+    });
+    let env = env.unwrap();
+    assert_eq!(get(&env, "PATH"), Some("/bin:/opt/bin"));
+    assert_eq!(get(&env, "NOMAD_META_home"), Some("/root"));
+    assert_eq!(env.known("HOME"), Some("/root"));
+    assert_eq!(env.interpolate("${HOME}/x").unwrap(), "/root/x");
+}
+
+#[test]
+fn an_unknown_reference_in_the_env_block_stays_as_it_is_and_is_told_with_the_nearest_name() {
+    let mut task = task("web");
+    task.env = map(&[("OUT", "${NOMAD_TASK_DIRR}/out ${NOPE}")]);
+    let env = build_with(&alloc(vec![task.clone()]), &task, &[]).unwrap();
+    assert_eq!(get(&env, "OUT"), Some("${NOMAD_TASK_DIRR}/out ${NOPE}"));
+    let told = env.unknown.iter().map(ToString::to_string).collect::<Vec<_>>();
+    assert_eq!(told, ["${NOMAD_TASK_DIRR} (nearest: ${NOMAD_TASK_DIR})"]);
 }
 
 #[test]

@@ -4,6 +4,7 @@
 
 use std::time::Duration;
 
+use super::interpolate::UnknownReference;
 use ostler_model::event::{EventKind, TaskEvent};
 use ostler_model::task::{ExitResult, TaskState, TaskStatus};
 use ostler_model::time::Timestamp;
@@ -179,6 +180,14 @@ pub fn unhealthy(check: &str) -> String {
 pub fn service_not_listed(now: Timestamp, service: &str, why: &str) -> TaskEvent {
     let text = format!("service {service} is not listed: {why}");
     TaskEvent::new(EventKind::HookMessage, now, text).detail("message", why)
+}
+
+/// Texts of the job refer to what nobody knows: they stay as they stand.
+#[must_use]
+pub fn unknown_references(now: Timestamp, unknown: &[UnknownReference]) -> TaskEvent {
+    let named: Vec<String> = unknown.iter().map(ToString::to_string).collect();
+    let text = format!("nothing is known for {}: the text stays as it is", named.join(", "));
+    TaskEvent::new(EventKind::HookMessage, now, text.clone()).detail("message", text)
 }
 
 /// A signal is sent to the task.

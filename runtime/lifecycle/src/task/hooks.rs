@@ -39,6 +39,7 @@ use super::templates::Templates;
 use crate::alloc::dir::TaskDir;
 use crate::queue;
 pub use artifacts::Fetched;
+pub use config::of_task as environment_of_task;
 use ostler_logs::TaskLogs;
 use ostler_model::artifact::KeptFile;
 use ostler_model::causes;

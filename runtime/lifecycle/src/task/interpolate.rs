@@ -1,13 +1,17 @@
-//! `${…}` in strings and in JSON, replaced by values of the task's environment and the node.
+//! `${…}` in texts of a job, replaced by values of the task's environment and the node.
 //!
 //! ```text
 //! ${NOMAD_PORT_http} ${env.X} ${env["X"]}      variables of the task
 //! ${attr.cpu.arch}   ${meta.rack}              attributes and meta of the node
 //! ${node.unique.id|unique.name|datacenter|class|region|pool}   ${job.dir}
-//! $${HOME}                                     becomes ${HOME}, for a shell to read
 //! ```
-//! Nothing is silently empty: a reference nobody knows is an error with the nearest known name.
-//! Replaced text is not looked at again, so a value cannot smuggle a reference in.
+//! One rule for every field: what is known is replaced, all else is text and stays as it stands: a shell's
+//! `${1}` and `${X:-2}`, and a name that nobody knows. What reads like a reference of a job and is none is
+//! told ([`unknown_references`]). Replaced text is not looked at again, so a value cannot smuggle a
+//! reference in.
+//!
+//! A task's `config` is a template, as it is in Nomad, whoever wrote the job: there `$${` means `${`, and
+//! `%%{` means `%{`. Nowhere else has a text anything to take back.
 
 use std::collections::BTreeMap;
 
@@ -20,12 +24,14 @@ use ostler_model::limits::{JOB_NESTING_MAX, MIB};
 /// many references to one long value would otherwise grow without bound; the kernel takes 2 MiB of
 /// arguments and environment together.
 pub const INTERPOLATED_BYTES_MAX: usize = MIB as usize;
-/// Most unknown references named in one error.
+/// Most unknown references that are told.
 const UNKNOWN_MAX: usize = 16;
-/// Longest reference shown in an error, characters.
+/// Longest reference shown, characters.
 const REFERENCE_CHARS_SHOWN: usize = 64;
+/// First words of references of a job, before a `.` or `[`.
+const ROOTS: [&str; 6] = ["attr", "meta", "node", "env", "device", "job"];
 
-/// A reference nobody knows.
+/// A reference of a job that stands for nothing.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UnknownReference {
     /// What stands between `${` and `}`, cut when very long.
@@ -47,18 +53,6 @@ impl std::fmt::Display for UnknownReference {
 /// Why a text could not be interpolated. Trying again does not help.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum InterpolateError {
-    /// References nobody knows, each once.
-    #[error(
-        "unknown variables: {}; write $${{…}} for text that shall stay as it is",
-        .0.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
-    )]
-    Unknown(Vec<UnknownReference>),
-    /// `${` without `}`.
-    #[error("${{ without }} at \"{near}\"; write $${{ for a literal ${{")]
-    Unclosed {
-        /// The beginning of what follows.
-        near: String,
-    },
     /// The result is too long.
     #[error("the text is longer than {max} bytes after replacing its variables")]
     TooLong {
@@ -134,66 +128,133 @@ fn split_prefix(reference: &str) -> Option<(&str, &str)> {
 /// Replace the references in one text.
 ///
 /// # Errors
-/// [`InterpolateError`]: unknown references (all of them), an unclosed one, or a result longer
-/// than [`INTERPOLATED_BYTES_MAX`].
+/// [`InterpolateError::TooLong`]: the result is longer than [`INTERPOLATED_BYTES_MAX`].
 pub fn interpolate(text: &str, scope: Variables<'_>) -> Result<String, InterpolateError> {
-    let mut run = Run::new(scope);
-    let result = run.text(text)?;
-    run.finish(result)
+    Run { scope, bytes_left: INTERPOLATED_BYTES_MAX, template: false }.text(text)
 }
 
-/// Replace the references in every string of an object, at any depth. Keys stay as they are.
+/// Replace the references in every string of the `config` of a task, at any depth, and take back what is
+/// written twice there. Keys stay as they are.
 ///
 /// # Errors
 /// As [`interpolate`], the bound taken over all strings together; and when the object is nested
 /// deeper than a job file can be.
-pub fn interpolate_json(
-    object: &JsonObject,
+pub fn interpolate_config(
+    config: &JsonObject,
     scope: Variables<'_>,
 ) -> Result<JsonObject, InterpolateError> {
-    let mut run = Run::new(scope);
-    let result = JsonObject::from(run.object(object.map(), 0)?);
-    run.finish(result)
+    let mut run = Run { scope, bytes_left: INTERPOLATED_BYTES_MAX, template: true };
+    Ok(JsonObject::from(run.object(config.map(), 0)?))
 }
 
-/// One interpolation: what is left of the size bound and what was unknown.
+/// What in these texts reads like a reference of a job and stands for nothing, each once.
+pub fn unknown_references<'t>(
+    texts: impl IntoIterator<Item = &'t str>,
+    scope: Variables<'_>,
+) -> Vec<UnknownReference> {
+    let mut unknown: Vec<UnknownReference> = Vec::new();
+    for text in texts {
+        let mut rest = text;
+        while let Some((before, after)) = rest.split_once("${") {
+            rest = after;
+            let Some((reference, _)) = reference_at(after) else { continue };
+            if before.ends_with('$') || !reads_like_one(reference) || scope.get(reference).is_some()
+            {
+                continue;
+            }
+            let shown: String = reference.chars().take(REFERENCE_CHARS_SHOWN).collect();
+            if unknown.iter().any(|known| known.reference == shown) {
+                continue;
+            }
+            if unknown.len() == UNKNOWN_MAX {
+                return unknown;
+            }
+            unknown.push(UnknownReference { reference: shown, nearest: scope.nearest(reference) });
+        }
+    }
+    unknown
+}
+
+/// Every string of an object, at any depth.
+pub fn strings_of<'o>(object: &'o JsonObject) -> Vec<&'o str> {
+    fn add<'v>(value: &'v Value, into: &mut Vec<&'v str>, depth: usize) {
+        match value {
+            Value::String(text) => into.push(text),
+            Value::Array(items) if depth < JOB_NESTING_MAX => {
+                items.iter().for_each(|item| add(item, into, depth + 1));
+            }
+            Value::Object(object) if depth < JOB_NESTING_MAX => {
+                object.values().for_each(|value| add(value, into, depth + 1));
+            }
+            _ => {}
+        }
+    }
+    let mut strings = Vec::new();
+    object.map().values().for_each(|value| add(value, &mut strings, 0));
+    strings
+}
+
+/// Would nobody but a job write it? `NOMAD_X` and `attr.x` are meant for us, `X` and `NOMAD_X:-1` may be
+/// a shell's.
+fn reads_like_one(reference: &str) -> bool {
+    let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.');
+    match split_prefix(reference) {
+        Some((root, key)) if ROOTS.contains(&root) => {
+            let bracketed = reference.ends_with(']');
+            !key.is_empty() && (bracketed || key.chars().all(plain))
+        }
+        _ => reference.starts_with("NOMAD_") && reference.chars().all(plain),
+    }
+}
+
+/// The reference that this text begins with, and what comes after its `}`. What is looked at ends where
+/// the next reference may begin: however many are open, the text is read once.
+fn reference_at(text: &str) -> Option<(&str, &str)> {
+    let mut quoted = false;
+    let end = text.char_indices().find(|(_, c)| match c {
+        '"' => {
+            quoted = !quoted;
+            false
+        }
+        '}' => !quoted,
+        '$' | '{' | '\n' => true,
+        _ => false,
+    });
+    let (at, _) = end.filter(|(_, c)| *c == '}')?;
+    let (reference, rest) = text.split_at_checked(at)?;
+    Some((reference.trim(), rest.strip_prefix('}')?))
+}
+
+/// One interpolation: what is left of the size bound.
 struct Run<'a> {
     scope: Variables<'a>,
     bytes_left: usize,
-    unknown: Vec<UnknownReference>,
+    /// `$${` and `%%{` are written for `${` and `%{`.
+    template: bool,
 }
 
-impl<'a> Run<'a> {
-    fn new(scope: Variables<'a>) -> Self {
-        Self { scope, bytes_left: INTERPOLATED_BYTES_MAX, unknown: Vec::new() }
-    }
-
-    fn finish<T>(self, result: T) -> Result<T, InterpolateError> {
-        if self.unknown.is_empty() {
-            Ok(result)
-        } else {
-            Err(InterpolateError::Unknown(self.unknown))
-        }
-    }
-
+impl Run<'_> {
     fn text(&mut self, text: &str) -> Result<String, InterpolateError> {
         let mut out = String::new();
         let mut rest = text;
-        while let Some((before, after)) = rest.split_once("${") {
-            if let Some(before) = before.strip_suffix('$') {
-                self.append(&mut out, before)?;
-                self.append(&mut out, "${")?;
+        while let Some(at) = rest.find(['$', '%']) {
+            let (before, from) = rest.split_at_checked(at).unwrap_or((rest, ""));
+            self.append(&mut out, before)?;
+            let twice = ["$${", "%%{"].into_iter().find(|twice| from.starts_with(twice));
+            if let Some(twice) = twice.filter(|_| self.template) {
+                self.append(&mut out, twice.get(1..).unwrap_or_default())?;
+                rest = from.get(twice.len()..).unwrap_or_default();
+                continue;
+            }
+            let known = from.strip_prefix("${").and_then(reference_at);
+            let known = known.and_then(|(name, rest)| Some((self.scope.get(name)?, rest)));
+            if let Some((value, after)) = known {
+                self.append(&mut out, value)?;
                 rest = after;
                 continue;
             }
-            self.append(&mut out, before)?;
-            let Some((reference, after)) = split_reference(after) else {
-                return Err(InterpolateError::Unclosed { near: shown(after) });
-            };
-            match self.scope.get(reference.trim()) {
-                Some(value) => self.append(&mut out, value)?,
-                None => self.report(reference.trim()),
-            }
+            let (sign, after) = from.split_at_checked(1).unwrap_or((from, ""));
+            self.append(&mut out, sign)?;
             rest = after;
         }
         self.append(&mut out, rest)?;
@@ -207,15 +268,6 @@ impl<'a> Run<'a> {
             .ok_or(InterpolateError::TooLong { max: INTERPOLATED_BYTES_MAX })?;
         out.push_str(text);
         Ok(())
-    }
-
-    fn report(&mut self, reference: &str) {
-        let shown = shown(reference);
-        let known = self.unknown.iter().any(|u| u.reference == shown);
-        if !known && self.unknown.len() < UNKNOWN_MAX {
-            let nearest = self.scope.nearest(reference);
-            self.unknown.push(UnknownReference { reference: shown, nearest });
-        }
     }
 
     fn object(
@@ -239,25 +291,6 @@ impl<'a> Run<'a> {
             other => other.clone(),
         })
     }
-}
-
-/// Split at the `}` that ends the reference; one inside quotes (`env["a}b"]`) does not.
-fn split_reference(text: &str) -> Option<(&str, &str)> {
-    let mut quoted = false;
-    let end = text.char_indices().find_map(|(index, c)| {
-        quoted ^= c == '"';
-        (c == '}' && !quoted).then_some(index)
-    });
-    let (reference, rest) = match end {
-        Some(end) => text.split_at_checked(end)?,
-        // An odd quote hides every brace; take the first one, so that the error names it.
-        None => return text.split_once('}'),
-    };
-    Some((reference, rest.strip_prefix('}')?))
-}
-
-fn shown(text: &str) -> String {
-    text.chars().take(REFERENCE_CHARS_SHOWN).collect()
 }
 
 #[cfg(test)]

@@ -9,6 +9,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError, RwLock, Weak};
 use std::time::Duration;
 
+use super::usual_env;
 use crate::driver::DriverPlugin;
 use ostler_model::ids::RunId;
 use ostler_model::json::JsonObject;
@@ -95,6 +96,10 @@ impl Driver for DriverProxy {
 
     fn fetched_keys(&self) -> Vec<String> {
         self.plugin().task_schema.fetched_keys()
+    }
+
+    fn usual_env(&self, user: Option<String>) -> BoxFuture<'_, Vec<(String, String)>> {
+        Box::pin(async move { usual_env::of(&self.plugin(), user).await })
     }
 
     fn validate(&self, config: &JsonObject) -> Vec<Diagnostic> {

@@ -14,7 +14,9 @@ use crate::alloc::health::CheckId;
 use crate::alloc::services::offered;
 use crate::alloc::services::resolve::{self, AskedCheck, Question, ServiceNetworks};
 use crate::task::env::{EnvInput, TaskDirs, TaskEnv};
-use crate::task::events;
+use crate::task::hooks::environment_of_task;
+use crate::task::interpolate::UnknownReference;
+use crate::task::{events, references};
 use ostler_model::alloc::{AllocState, Allocation};
 use ostler_model::causes::chain;
 use ostler_model::ids::TaskName;
@@ -77,8 +79,17 @@ impl Drop for Offered {
 struct Offering {
     scope: Offered,
     checks: Checks,
-    /// What was said of services that cannot be listed.
-    said: BTreeMap<CheckId, String>,
+    /// What was said of services.
+    said: BTreeMap<CheckId, Vec<Trouble>>,
+}
+
+/// What people are told of a service.
+#[derive(Debug, PartialEq, Eq)]
+enum Trouble {
+    /// It cannot be listed.
+    NotListed(String),
+    /// It is listed with texts that stay as they stand.
+    Unknown(Vec<UnknownReference>),
 }
 
 impl Offering {
@@ -133,7 +144,7 @@ impl Offering {
     /// Offer and ask what is there now.
     async fn look(&mut self, allocation: &Allocation, state: &AllocState) {
         let Some(group) = allocation.task_group() else { return };
-        let (mut instances, mut wanted, mut refused) = (Vec::new(), Vec::new(), Vec::new());
+        let (mut instances, mut wanted, mut told) = (Vec::new(), Vec::new(), Vec::new());
         let mut around = Around { scope: &self.scope.0, allocation, group, envs: BTreeMap::new() };
         let own = self.scope.0.network.get();
         for service in &group.services {
@@ -142,8 +153,12 @@ impl Offering {
             let of_driver = of_task.and_then(|task| self.scope.0.network.of_driver(task));
             let networks =
                 networks(&self.scope.0, allocation, own.as_deref(), of_driver.as_deref(), service);
-            let env = around.env(service.task.as_ref());
+            let env = around.env(service.task.as_ref()).await;
             let instance = env.and_then(|env| {
+                let unknown = references::unknown_of_service(service, env);
+                if !unknown.is_empty() {
+                    told.push((service, Trouble::Unknown(unknown)));
+                }
                 resolve::instance(service, allocation, env, networks).map_err(|error| chain(&error))
             });
             let name = instance.as_ref().map_or(&service.name, |instance| &instance.name).clone();
@@ -153,7 +168,7 @@ impl Offering {
                     check: Arc::new(check.clone()),
                     service: name.clone(),
                     question: match &instance {
-                        Ok(_) => around.question(service, check, networks),
+                        Ok(_) => around.question(service, check, networks).await,
                         Err(why) => Err(why.clone()),
                     },
                     started,
@@ -161,31 +176,40 @@ impl Offering {
             }
             match instance {
                 Ok(instance) => instances.push(instance),
-                Err(why) => refused.push((service, why)),
+                Err(why) => told.push((service, Trouble::NotListed(why))),
             }
         }
         self.checks.set(wanted);
         self.scope.0.services.offer(allocation.id, instances);
         self.tell();
-        for (service, why) in refused {
-            self.say(allocation, service, why).await;
+        for (service, trouble) in told {
+            self.say(allocation, service, trouble).await;
         }
     }
 
-    /// Once for each reason.
-    async fn say(&mut self, allocation: &Allocation, service: &Service, why: String) {
+    /// Each trouble of a service once.
+    async fn say(&mut self, allocation: &Allocation, service: &Service, trouble: Trouble) {
+        let event = match &trouble {
+            Trouble::NotListed(why) => {
+                tracing::warn!(alloc = %allocation.id, service = %service.name, why, "service not listed");
+                events::service_not_listed(self.now(), &service.name, why)
+            }
+            Trouble::Unknown(unknown) => events::unknown_references(self.now(), unknown),
+        };
         let id = CheckId {
             task: service.task.clone(),
             service: service.name.clone(),
             port: service.port.clone(),
             check: String::new(),
         };
-        if self.said.get(&id).is_some_and(|said| *said == why) {
+        let said = self.said.entry(id).or_default();
+        if said.iter().any(|said| *said == trouble) {
             return;
         }
-        let event = events::service_not_listed(self.now(), &service.name, &why);
-        tracing::warn!(alloc = %allocation.id, service = %service.name, why, "service not listed");
-        self.said.insert(id, why);
+        // Of one kind the newest.
+        let same = |one: &Trouble| std::mem::discriminant(one) == std::mem::discriminant(&trouble);
+        said.retain(|one| !same(one));
+        said.push(trouble);
         let news = match service.task.as_ref().or(service.runs_in.as_ref()) {
             Some(task) => News::SayTo(task.clone(), event),
             None => News::Say(event),
@@ -225,22 +249,24 @@ struct Around<'a> {
 
 impl<'a> Around<'a> {
     /// The variables of a task, or of the group as a whole.
-    fn env(&mut self, task: Option<&'a TaskName>) -> Result<&TaskEnv, String> {
+    async fn env(&mut self, task: Option<&'a TaskName>) -> Result<&TaskEnv, String> {
         let (scope, allocation) = (self.scope, self.allocation);
         let task = task.filter(|name| self.group.task(name).is_some());
-        let group = self.group;
-        let built = self.envs.entry(task).or_insert_with(|| match task {
-            None => {
-                let network = scope.network.get();
-                let of_group = TaskEnv::of_group(allocation, &scope.node, network.as_deref());
-                of_group.map_err(|error| chain(&error))
-            }
-            Some(name) => of_task(scope, allocation, group, name),
-        });
-        built.as_ref().map_err(Clone::clone)
+        let built = match self.envs.remove(&task) {
+            Some(built) => built,
+            None => match task {
+                None => {
+                    let network = scope.network.get();
+                    let of_group = TaskEnv::of_group(allocation, &scope.node, network.as_deref());
+                    of_group.map_err(|error| chain(&error))
+                }
+                Some(name) => of_task(scope, allocation, self.group, name).await,
+            },
+        };
+        self.envs.entry(task).or_insert(built).as_ref().map_err(Clone::clone)
     }
 
-    fn question(
+    async fn question(
         &mut self,
         service: &'a Service,
         check: &'a Check,
@@ -250,12 +276,12 @@ impl<'a> Around<'a> {
             CheckKind::Script { .. } => resolve::script_task(check, service),
             _ => service.task.as_ref(),
         };
-        let env = self.env(task)?;
+        let env = self.env(task).await?;
         resolve::question(check, service, env, networks).map_err(|error| chain(&error))
     }
 }
 
-fn of_task(
+async fn of_task(
     scope: &AllocScope,
     allocation: &Allocation,
     group: &TaskGroup,
@@ -263,14 +289,22 @@ fn of_task(
 ) -> Result<TaskEnv, String> {
     let Some(task) = group.task(name) else { return Err(format!("there is no task {name}")) };
     let dir = scope.alloc_root.join(allocation.id.to_string());
-    let driver = scope.drivers.dispense(&task.driver);
-    let isolation = driver.map_or(FsIsolation::None, |driver| driver.capabilities().fs_isolation);
+    let driver = scope.drivers.dispense(&task.driver).ok();
+    let isolation = driver.as_ref().map(|driver| driver.capabilities().fs_isolation);
+    let isolation = isolation.unwrap_or(FsIsolation::None);
     let dirs = TaskDirs::new(isolation, &dir.join("alloc"), &dir.join(name.as_str()));
     let dirs = dirs.map_err(|error| chain(&error))?;
-    let (node, hook_env, network) = (&scope.node, &[][..], scope.network.get());
-    let network = network.as_deref();
-    let input = EnvInput { alloc: allocation, task, node, dirs: &dirs, hook_env, network };
-    TaskEnv::build(&input).map_err(|error| chain(&error))
+    let network = scope.network.get();
+    let input = EnvInput {
+        alloc: allocation,
+        task,
+        node: &scope.node,
+        dirs: &dirs,
+        of_driver: &[],
+        hook_env: &[],
+        network: network.as_deref(),
+    };
+    environment_of_task(input, driver.as_deref()).await.map_err(|error| chain(&error))
 }
 
 fn networks<'a>(

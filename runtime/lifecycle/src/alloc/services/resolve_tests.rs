@@ -89,7 +89,7 @@ fn texts_of_a_service_and_its_checks_are_replaced() {
         service {
           name = "web-${NOMAD_ALLOC_INDEX}"
           port = "web"
-          tags = ["${node.datacenter}", "urlprefix-/${NOMAD_META_version}", "$${plain}"]
+          tags = ["${node.datacenter}", "urlprefix-/${NOMAD_META_version}", "$${plain}", "${attr.nope}"]
           meta { at = "${NOMAD_ADDR_web}" }
           check {
             type = "http"
@@ -117,7 +117,7 @@ fn texts_of_a_service_and_its_checks_are_replaced() {
     let service = &allocation.task_group().unwrap().services[0];
     let listed = instance(service, &allocation, &env, networks).unwrap();
     assert_eq!((&listed.name[..], &listed.address[..], listed.port), ("web-0", "10.0.0.1", 8080));
-    assert_eq!(listed.tags, ["dc7", "urlprefix-/v1", "${plain}"]);
+    assert_eq!(listed.tags, ["dc7", "urlprefix-/v1", "${plain}", "${attr.nope}"]);
     assert_eq!(listed.meta["at"], "10.0.0.1:8080");
     assert_eq!(listed.id, format!("_nomad-task-{}-group-g-web-0-web", allocation.id));
     let Question::Network { kind: CheckKind::Http(http), target } =
@@ -139,8 +139,7 @@ fn texts_of_a_service_and_its_checks_are_replaced() {
 #[test]
 fn what_has_no_meaning_is_named() {
     for (service, expected) in [
-        ("service { name = \"a-${nobody}\" }", "name: unknown variables: ${nobody}"),
-        ("service { tags = [\"${nobody}\"] }", "tags: unknown variables: ${nobody}"),
+        ("service { name = \"a-${nobody}\" }", "\"a-${nobody}\" is no name of a service"),
         ("service { name = \"${NOMAD_ALLOC_NAME}\" }", "\"j.g[0]\" is no name of a service"),
         ("service { port = \"${NOMAD_ALLOC_NAME}\" }", "the allocation has no port \"j.g[0]\""),
     ] {

@@ -86,7 +86,7 @@ impl TaskHook for ArtifactsHook {
                 return Ok(());
             }
             let have = scope.fetched.of(&task_dir.path).artifacts.clone();
-            let wanted = wanted(scope, preparation, &have)?;
+            let wanted = wanted(scope, preparation, &have).await?;
             if wanted.is_empty() {
                 return Ok(());
             }
@@ -100,12 +100,12 @@ impl TaskHook for ArtifactsHook {
 }
 
 /// The artifacts that are not there yet.
-fn wanted(
+async fn wanted(
     scope: &TaskScope,
     preparation: &Preparation,
     have: &BTreeSet<usize>,
 ) -> Result<Vec<Wanted>, HookError> {
-    let (dirs, env) = (config::dirs(preparation)?, config::environment(scope, preparation)?);
+    let (dirs, env) = (config::dirs(preparation)?, config::environment(scope, preparation).await?);
     let view = TaskView {
         task: &scope.task.name,
         alloc: &dirs.alloc,

@@ -4,9 +4,10 @@
 
 use super::{HookError, Preparation, TaskHook};
 use crate::task::TaskScope;
-use crate::task::env::{EnvInput, TaskDirs, TaskEnv};
+use crate::task::env::{EnvError, EnvInput, TaskDirs, TaskEnv};
+use crate::task::{events, references};
 use ostler_model::causes;
-use ostler_model::ports::{BoxFuture, Diagnostic};
+use ostler_model::ports::{BoxFuture, Diagnostic, Driver};
 
 pub(super) struct ConfigHook;
 
@@ -21,14 +22,18 @@ impl TaskHook for ConfigHook {
         preparation: &'a mut Preparation,
     ) -> BoxFuture<'a, Result<(), HookError>> {
         Box::pin(async move {
-            let Some(driver) = &preparation.driver else {
+            let Some(driver) = preparation.driver.clone() else {
                 return Err(HookError::setup("the driver comes before config"));
             };
-            let mut env = environment(scope, preparation)?;
+            let mut env = environment(scope, preparation).await?;
             env.add(std::mem::take(&mut preparation.template_env))
                 .map_err(|e| HookError::setup(causes::chain(&e)))?;
+            let unknown = references::unknown(&scope.task, &env);
+            if !unknown.is_empty() && !preparation.goes_on {
+                preparation.say(events::unknown_references(scope.clock.now(), &unknown));
+            }
             preparation.config = env
-                .interpolate_json(&scope.task.config)
+                .interpolate_config(&scope.task.config)
                 .map_err(|e| HookError::setup(causes::chain(&e)))?;
             preparation.user = match &scope.task.user {
                 Some(user) => {
@@ -57,20 +62,42 @@ pub(super) fn dirs(preparation: &Preparation) -> Result<TaskDirs, HookError> {
 }
 
 /// The environment of the task before that of its templates.
-pub(super) fn environment(
+pub(super) async fn environment(
     scope: &TaskScope,
     preparation: &Preparation,
 ) -> Result<TaskEnv, HookError> {
     let network = scope.network.get();
-    TaskEnv::build(&EnvInput {
+    let dirs = dirs(preparation)?;
+    let input = EnvInput {
         alloc: &scope.allocation,
         task: &scope.task,
         node: &scope.node,
-        dirs: &dirs(preparation)?,
+        dirs: &dirs,
+        of_driver: &[],
         hook_env: &preparation.reservation.env,
         network: network.as_deref(),
-    })
-    .map_err(|e| HookError::setup(causes::chain(&e)))
+    };
+    let env = of_task(input, preparation.driver.as_deref()).await;
+    env.map_err(|e| HookError::setup(causes::chain(&e)))
+}
+
+/// An environment with what the driver gives its tasks.
+///
+/// # Errors
+/// As [`TaskEnv::build`].
+pub async fn of_task(
+    input: EnvInput<'_>,
+    driver: Option<&dyn Driver>,
+) -> Result<TaskEnv, EnvError> {
+    let env = TaskEnv::build(&input)?;
+    let Some(driver) = driver else { return Ok(env) };
+    // A name that cannot be made is told where the user is needed.
+    let user = input.task.user.as_ref().and_then(|user| env.interpolate(user).ok());
+    let of_driver = driver.usual_env(user).await;
+    match of_driver.is_empty() {
+        true => Ok(env),
+        false => TaskEnv::build(&EnvInput { of_driver: &of_driver, ..input }),
+    }
 }
 
 fn text(driver: &ostler_model::ids::PluginName, problems: &[Diagnostic]) -> String {

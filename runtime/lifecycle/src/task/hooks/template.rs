@@ -34,7 +34,7 @@ impl TaskHook for TemplateHook {
             if scope.task.templates.is_empty() {
                 return Ok(());
             }
-            let rendering = rendering(scope, preparation)?;
+            let rendering = rendering(scope, preparation).await?;
             if preparation.goes_on {
                 preparation.templates = Some(Arc::new(Templates::of_earlier_agent(rendering)));
                 return Ok(());
@@ -83,7 +83,7 @@ async fn rendered(
     }
 }
 
-fn rendering(scope: &TaskScope, preparation: &Preparation) -> Result<Rendering, HookError> {
+async fn rendering(scope: &TaskScope, preparation: &Preparation) -> Result<Rendering, HookError> {
     let Some(driver) = &preparation.driver else {
         return Err(HookError::setup("the driver comes before template"));
     };
@@ -106,7 +106,7 @@ fn rendering(scope: &TaskScope, preparation: &Preparation) -> Result<Rendering, 
         task: scope.task.clone(),
         alloc_root: scope.alloc_root.clone(),
         alloc: scope.allocation.id,
-        env: config::environment(scope, preparation)?,
+        env: config::environment(scope, preparation).await?,
         dirs: config::dirs(preparation)?,
         sources: Sources::of(scope),
         isolated: capabilities.fs_isolation != FsIsolation::None,

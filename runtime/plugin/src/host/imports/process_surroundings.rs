@@ -17,9 +17,8 @@ use ostler_model::isolation::Part;
 use ostler_model::ports::TaskContext;
 use ostler_model::variables::{is_reserved, loads_code, prefix_of};
 use ostler_process::Isolation;
+use ostler_process::user::{LANG_USUAL, PATH_USUAL};
 
-/// Where programs of the system are.
-const USUAL_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 /// The user whose rights are the node's.
 const ROOT: &str = "root";
 
@@ -77,8 +76,8 @@ fn own_dir(task: &TaskContext, dir: &str) -> bool {
 fn is_usual(task: &TaskContext, name: &str, value: &str) -> bool {
     let below = |dir: &str| Path::new(value) == task.task_dir.join(dir);
     match name {
-        "PATH" => value == USUAL_PATH,
-        "LANG" => value == "C.UTF-8",
+        "PATH" => value == PATH_USUAL,
+        "LANG" => value == LANG_USUAL,
         "HOME" => value == "/local" || below("local"),
         "TMPDIR" => below("tmp"),
         _ => false,
