@@ -77,7 +77,11 @@ impl LonePlugin {
     /// # Errors
     /// See [`LoneError`].
     pub async fn find(mut options: LoneOptions) -> Result<Self, LoneError> {
-        options.data_dir = data_dir::prepare(&options.data_dir)?;
+        let (data_dir, closed) = data_dir::prepare(&options.data_dir)?;
+        if let Some(notice) = closed {
+            tracing::warn!("{notice}");
+        }
+        options.data_dir = data_dir;
         let refused = |reason| LoneError::Refused { name: options.which.clone(), reason };
         let lone = Lone::find(options.config.clone(), options.data_dir.clone(), &options.which);
         let lone = lone.map_err(refused)?;

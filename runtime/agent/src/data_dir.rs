@@ -5,7 +5,7 @@
 //!              └─ held by one that just ended: waited for          (nothing is removed yet)
 //! ```
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use super::held::LiveRuns;
 use super::inspect::STATE_FILE;
@@ -32,8 +32,9 @@ pub(super) async fn claim(data_dir: &Path) -> Result<DataDirLock, LockError> {
     }
 }
 
-/// Create the directory for this user alone, and make its path absolute.
-pub(super) fn prepare(path: &Path) -> Result<std::path::PathBuf, AgentError> {
+/// Create the directory for this user alone, or close one that others may enter, and make its path absolute.
+/// What was done is told with it.
+pub(super) fn prepare(path: &Path) -> Result<(PathBuf, Option<String>), AgentError> {
     let failed = |source| match path.ancestors().find(|path| path.exists()) {
         Some(file) if !file.is_dir() => {
             AgentError::DataDirIsFile { path: path.to_owned(), file: file.to_owned() }
@@ -41,7 +42,13 @@ pub(super) fn prepare(path: &Path) -> Result<std::path::PathBuf, AgentError> {
         _ => AgentError::DataDir { path: path.to_owned(), source },
     };
     durable::make_dirs(path, 0o700).map_err(failed)?;
-    path.canonicalize().map_err(failed)
+    let closed = ostler_state::make_private(path)?.map(|mode| {
+        format!(
+            "data directory {} was open to other users of the node (mode {mode:04o}); it is closed now (mode 0700)",
+            path.display()
+        )
+    });
+    Ok((path.canonicalize().map_err(failed)?, closed))
 }
 
 /// On a fresh data directory, make the directory that the built-in `files` plugin is granted, with

@@ -25,12 +25,9 @@ use ostler_state::{DataDirLock, DataDirReading, LockError, StateError};
 
 pub use check::{BadRecord, CheckReport, check};
 pub use dump::{Dump, DumpRecord};
-pub use ostler_state::{Age, Stats as StoreStats};
+pub use ostler_state::{Age, STATE_FILE, Stats as StoreStats};
 pub use runs::{FoundRun, end_run, runs};
 pub use stats::{BatchClass, Counted, InQuarantine, StatsReport, stats};
-
-/// Name of the state file in a data directory.
-pub const STATE_FILE: &str = "state.redb";
 
 /// Which state file is meant.
 #[derive(Clone, Debug, PartialEq, Eq)]

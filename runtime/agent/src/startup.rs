@@ -73,7 +73,8 @@ pub struct Begun {
 
 pub(super) async fn begin(options: AgentOptions, open: OpenState) -> Result<Begun, AgentError> {
     let mut notices = Vec::new();
-    let data_dir = data_dir::prepare(&options.data_dir)?;
+    let (data_dir, closed) = data_dir::prepare(&options.data_dir)?;
+    notices.extend(closed);
     let embedded = !options.mode.serves();
     let mut lock = data_dir::claim(&data_dir).await?;
     if !embedded {

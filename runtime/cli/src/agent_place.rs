@@ -170,6 +170,7 @@ mod tests {
     #[test]
     fn without_a_directory_what_an_earlier_agent_left_is_removed_and_so_is_what_this_one_leaves() {
         let home = tempfile::tempdir().unwrap();
+        fs::write(home.path().join("agent.lock"), "").unwrap();
         let left = home.path().join("in-memory/allocs/one");
         fs::create_dir_all(&left).unwrap();
         let place = Place::in_memory(home.path()).ok().unwrap();

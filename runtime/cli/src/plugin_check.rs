@@ -9,7 +9,7 @@ use super::connect::Stop;
 use super::exit::Exit;
 use super::input;
 use super::output::{self, section, size, table};
-use super::start::user_code_dir;
+use super::start::{private_temporary_dir, user_code_dir};
 use super::terminal::{Terminal, one_line, paint, plain};
 use ostler_agent::offline::{self, Costs, Finding, Place, Report, Subject, Verdict};
 use ostler_model::causes;
@@ -43,7 +43,7 @@ pub(super) fn code_dir() -> Result<(PathBuf, Option<tempfile::TempDir>), Stop> {
     if let Some(dir) = user_code_dir() {
         return Ok((dir, None));
     }
-    let dir = tempfile::tempdir()
+    let dir = private_temporary_dir()
         .map_err(|error| Stop::Cannot(format!("cannot make a temporary directory: {error}")))?;
     Ok((dir.path().to_owned(), Some(dir)))
 }

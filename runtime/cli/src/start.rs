@@ -158,14 +158,20 @@ fn data_dir(
 }
 
 fn temporary_dir() -> Result<tempfile::TempDir, StartError> {
-    let made = tempfile::Builder::new().prefix(TEMPORARY_PREFIX).tempdir();
-    made.map_err(|error| {
+    private_temporary_dir().map_err(|error| {
         let parent = std::env::temp_dir();
         let parent = parent.display();
         StartError::Agent(format!(
             "cannot make a temporary data directory in {parent}: {error}; give one with --data-dir"
         ))
     })
+}
+
+/// A temporary directory that other users of the node cannot enter: what is made in it may be any user's.
+pub(super) fn private_temporary_dir() -> std::io::Result<tempfile::TempDir> {
+    use std::os::unix::fs::PermissionsExt as _;
+    let owner_alone = std::fs::Permissions::from_mode(0o700);
+    tempfile::Builder::new().prefix(TEMPORARY_PREFIX).permissions(owner_alone).tempdir()
 }
 
 /// A command that only looks keeps nothing, and needs no directory but for the time. What a job

@@ -1,5 +1,6 @@
 //! Rules for drivers.
 
+use std::os::unix::fs::PermissionsExt as _;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -84,7 +85,10 @@ impl ByteSink for Nowhere {
 
 impl<'a> Scene<'a> {
     fn new(bench: &'a Bench) -> std::io::Result<Self> {
-        Ok(Self { bench, dir: tempfile::tempdir()? })
+        // What a driver under test starts is nobody else's to read or to change.
+        let owner_alone = std::fs::Permissions::from_mode(0o700);
+        let dir = tempfile::Builder::new().prefix("ostler-").permissions(owner_alone).tempdir()?;
+        Ok(Self { bench, dir })
     }
 
     /// A run that was not there before.

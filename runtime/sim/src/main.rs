@@ -106,11 +106,14 @@ fn main() -> Result<ExitCode> {
 
 /// A directory in memory where there is one.
 fn directory() -> std::io::Result<tempfile::TempDir> {
-    let shm = std::path::Path::new("/dev/shm");
-    match tempfile::Builder::new().prefix("ostler-sim-").tempdir_in(shm) {
-        Ok(dir) => Ok(dir),
-        Err(_) => tempfile::tempdir(),
-    }
+    use std::os::unix::fs::PermissionsExt as _;
+    let owner_alone = || std::fs::Permissions::from_mode(0o700);
+    let make = || {
+        let mut make = tempfile::Builder::new();
+        make.prefix("ostler-sim-").permissions(owner_alone());
+        make
+    };
+    make().tempdir_in("/dev/shm").or_else(|_| make().tempdir())
 }
 
 fn scale(plan: &ScalePlan, json: bool, svg: Option<&std::path::Path>) -> Result<ExitCode> {

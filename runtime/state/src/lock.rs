@@ -10,8 +10,8 @@ use std::io::{self, Read as _, Write as _};
 use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 
-use crate::durable;
 use crate::own_file;
+use crate::private::make_private;
 use ostler_model::limits::MIB;
 
 /// Name of the lock file in the data directory.
@@ -70,6 +70,17 @@ pub enum LockError {
         /// Why, with whom.
         reason: String,
     },
+    /// Other users of the node may enter it, and not all in it is an agent's.
+    #[error(
+        "data directory {dir} is open to other users of the node (mode {mode:04o}) and has things in it that \
+         are no agent's; use a directory of its own, or close this one with `chmod 700 {dir}`"
+    )]
+    OpenToOthers {
+        /// The data directory.
+        dir: PathBuf,
+        /// Its mode.
+        mode: u32,
+    },
     /// Anything else.
     #[error("cannot {doing} {path}")]
     Io {
@@ -87,15 +98,13 @@ pub enum LockError {
 const SHARED_WRITE: u32 = 0o022;
 const STICKY: u32 = 0o1000;
 
-/// Only the agent's user, or root, may decide what is in the directory.
-fn own_dir(dir: &Path) -> Result<(), LockError> {
-    let found = File::open(dir).and_then(|dir| dir.metadata());
-    let found = found.map_err(|source| LockError::of("open", dir, source))?;
+/// Only the agent's user, or root, may decide what is in the directory, which has this owner and this mode.
+pub(crate) fn own_dir(dir: &Path, owner: u32, mode: u32) -> Result<(), LockError> {
     let own = rustix::process::geteuid().as_raw();
-    let reason = if ![own, 0].contains(&found.uid()) {
-        format!("belongs to user {}", found.uid())
-    } else if found.mode() & SHARED_WRITE != 0 && found.mode() & STICKY == 0 {
-        format!("may be written by other users (mode {:o})", found.mode() & 0o7777)
+    let reason = if ![own, 0].contains(&owner) {
+        format!("belongs to user {owner}")
+    } else if mode & SHARED_WRITE != 0 && mode & STICKY == 0 {
+        format!("may be written by other users (mode {mode:o})")
     } else {
         return Ok(());
     };
@@ -108,7 +117,7 @@ fn owner(pid: &Option<u32>) -> String {
 }
 
 impl LockError {
-    fn of(doing: &'static str, path: &Path, source: io::Error) -> Self {
+    pub(crate) fn of(doing: &'static str, path: &Path, source: io::Error) -> Self {
         let path = path.to_owned();
         match source.kind() {
             io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem => {
@@ -140,15 +149,13 @@ impl Drop for DataDirLock {
 }
 
 impl DataDirLock {
-    /// Claim `dir`, made with mode 0700 when missing.
+    /// Claim `dir`, made with mode 0700 when missing, and closed when others may enter it ([`make_private`]).
     ///
     /// # Errors
-    /// When another agent has it, or it cannot be made or written.
+    /// When another agent has it, or it cannot be made, closed or written.
     pub fn acquire(dir: &Path) -> Result<Self, LockError> {
-        durable::make_dirs(dir, 0o700)
-            .map_err(|source| LockError::of("create directory", dir, source))?;
         // Before anything in it is opened: whoever may write there may have put links.
-        own_dir(dir)?;
+        make_private(dir)?;
         let path = dir.join(LOCK_FILE);
         // Not truncated: until the lock is ours the content is another agent's.
         let mut options = OpenOptions::new();

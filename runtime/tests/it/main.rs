@@ -77,6 +77,7 @@ mod plugins;
 mod polled;
 mod quarantine;
 mod real_programs;
+mod private_dirs;
 mod recorded_requests;
 mod rescheduling;
 mod run_command;

@@ -41,7 +41,10 @@ pub struct DataDir(TempDir);
 
 impl DataDir {
     pub fn new() -> Self {
-        let dir = tempfile::Builder::new().prefix("ostler-it-").tempdir().unwrap();
+        use std::os::unix::fs::PermissionsExt as _;
+        let owner_alone = std::fs::Permissions::from_mode(0o700);
+        let mut dir = tempfile::Builder::new();
+        let dir = dir.prefix("ostler-it-").permissions(owner_alone).tempdir().unwrap();
         share(&warm_cache(), &dir.path().join("code"));
         // Entries are sealed with a secret beside the cache; without this one they would be refused.
         std::fs::hard_link(warm_secret(), dir.path().join("code.key"))
