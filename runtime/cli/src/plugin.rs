@@ -18,7 +18,7 @@ use ostler_model::grants::{Added, Authority, Grants, grant_lines};
 use ostler_model::limits::PLUGIN_FILE_BYTES_MAX;
 use ostler_model::plugin::{Manifest, PluginKind};
 use ostler_model::trust::Voucher;
-use ostler_model::variables::prefix_of;
+use ostler_model::variables::own_of;
 
 /// Hex digits of a digest in a table.
 const DIGEST_CHARS: usize = 12;
@@ -138,9 +138,9 @@ struct HarmlessAnswers {
     /// Device groups of this vendor; of device plugins.
     #[serde(skip_serializing_if = "Option::is_none")]
     groups_of_vendor: Option<String>,
-    /// Variables of tasks that begin so; of device plugins.
+    /// Variables of tasks, `…*` with whatever follows; of device plugins.
     #[serde(skip_serializing_if = "Option::is_none")]
-    variables: Option<String>,
+    variables: Option<Vec<String>>,
     /// The name of the driver; of drivers.
     #[serde(skip_serializing_if = "Option::is_none")]
     driver: Option<String>,
@@ -159,7 +159,7 @@ impl HarmlessAnswers {
             },
             PluginKind::Device => Self {
                 groups_of_vendor: Some(name.to_owned()),
-                variables: Some(format!("{}*", prefix_of(name))),
+                variables: Some(own_of(name)),
                 driver: None,
                 keys: &["groups", "task_env", "mounts", "device_nodes"],
             },
@@ -169,10 +169,13 @@ impl HarmlessAnswers {
     fn text(&self) -> String {
         let what = match (&self.groups_of_vendor, &self.variables, &self.driver) {
             (Some(vendor), Some(variables), _) => format!(
-                "  announce device groups {}/*, set variables {} of tasks; show them no path of the \
-                 node, give them no device node",
+                "  announce device groups {}/*, set {} of tasks; show them no path of the node, give them no \
+                 device node",
                 one_line(vendor),
-                one_line(variables)
+                match variables.is_empty() {
+                    true => "no variables".to_owned(),
+                    false => format!("variables {}", one_line(&variables.join(", "))),
+                }
             ),
             (_, _, Some(driver)) => {
                 let driver = one_line(driver);

@@ -1,6 +1,13 @@
-//! Environment variables that decide what a program is: which code it loads, which programs it finds.
+//! Which environment variables a plugin sets, and those that decide what a program is: which code it loads, which
+//! programs it finds.
 //!
-//! A device plugin may tell a task where its device is; it may not change what the task runs. Pure.
+//! A device plugin may tell a task where its device is; it may not change what the task runs. Which variables
+//! libraries read cannot be listed, and many begin with a name that a plugin may have (`GST_PLUGIN_PATH`,
+//! `DOTNET_STARTUP_HOOKS`). So a plugin without a grant sets those of [`OWN_FORMS`] below its name and no others:
+//! they say which device, and nothing loads code by them. Pure.
+
+/// What may stand behind the name of a plugin: whole names, or beginnings of them (`…*`).
+const OWN_FORMS: [&str; 6] = ["DEVICE", "DEVICES", "DEVICE_*", "ID", "IDS", "VISIBLE_DEVICES"];
 
 /// Names, or beginnings of names (`…*`), by which loaders and interpreters are told to load code.
 const LOADERS: &[&str] = &[
@@ -83,9 +90,23 @@ pub fn is_reserved(name: &str) -> bool {
     loads_code(name) || among(PLACES, name)
 }
 
-/// The beginning of the variables that belong to what is called `name`: `MY_GPU_` for `my-gpu`.
+/// May a plugin called `plugin` set the variable `name` without a grant?
 #[must_use]
-pub fn prefix_of(name: &str) -> String {
+pub fn is_own(plugin: &str, name: &str) -> bool {
+    let below = name.strip_prefix(&prefix_of(plugin));
+    below.is_some_and(|below| among(&OWN_FORMS, below)) && !is_reserved(name)
+}
+
+/// Those that it may set, as patterns: `MY_GPU_DEVICES` and others for `my-gpu`.
+#[must_use]
+pub fn own_of(plugin: &str) -> Vec<String> {
+    let prefix = prefix_of(plugin);
+    let own = OWN_FORMS.iter().map(|form| format!("{prefix}{form}"));
+    own.filter(|name| !is_reserved(name)).collect()
+}
+
+/// The beginning of the variables of what is called `name`: `MY_GPU_` for `my-gpu`.
+fn prefix_of(name: &str) -> String {
     let letters = name.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '_' });
     let mut prefix: String = letters.collect::<String>().to_ascii_uppercase();
     prefix.push('_');
@@ -124,8 +145,33 @@ mod tests {
     }
 
     #[test]
-    fn a_name_owns_the_variables_that_begin_with_it() {
-        assert_eq!(prefix_of("my-gpu.2"), "MY_GPU_2_");
-        assert!(is_reserved(&format!("{}PRELOAD", prefix_of("ld"))), "whatever it is called");
+    fn a_name_owns_what_says_which_device_and_nothing_that_a_library_reads() {
+        for own in ["DEVICE", "DEVICES", "DEVICE_PATHS", "ID", "IDS", "VISIBLE_DEVICES"] {
+            assert!(is_own("my-gpu.2", &format!("MY_GPU_2_{own}")), "{own}");
+        }
+        // Each makes programs load code.
+        for (plugin, name) in [
+            ("cuda", "CUDA_INJECTION64_PATH"),
+            ("dotnet", "DOTNET_STARTUP_HOOKS"),
+            ("gst", "GST_PLUGIN_PATH"),
+            ("gtk", "GTK_MODULES"),
+            ("julia", "JULIA_LOAD_PATH"),
+            ("npm", "NPM_CONFIG_PREFIX"),
+            ("qt", "QT_PLUGIN_PATH"),
+            ("r", "R_PROFILE_USER"),
+            ("ssl", "SSL_CERT_FILE"),
+            ("vk", "VK_LAYER_PATH"),
+            ("xdg-data", "XDG_DATA_DIRS"),
+            ("my-gpu", "MY_GPU_"),
+            ("my-gpu", "MY_GPU_DEVICESX"),
+            ("my-gpu", "YOUR_GPU_DEVICES"),
+        ] {
+            assert!(!is_own(plugin, name), "{name}");
+        }
+        for reserved in ["ld", "nomad", "node-options"] {
+            assert!(own_of(reserved).iter().all(|name| !is_reserved(name)), "{reserved}");
+        }
+        assert!(!is_own("ld", "LD_DEVICES") && own_of("ld").is_empty(), "whatever it is called");
+        assert_eq!(own_of("my-gpu").first().map(String::as_str), Some("MY_GPU_DEVICE"));
     }
 }

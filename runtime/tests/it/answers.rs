@@ -47,6 +47,10 @@ async fn a_device_plugin_without_grants_gives_tasks_nothing_of_the_node() {
         ),
         ("{ mounts = [[\"/\", \"/local/x\"]] }".to_owned(), "a mount of / (writable)".to_owned()),
         ("{ env = [[\"LD_PRELOAD\", \"/x\"]] }".to_owned(), "LD_PRELOAD".to_owned()),
+        (
+            "{ env = [[\"HOSTILE_PLUGIN_PATH\", \"/x\"]] }".to_owned(),
+            "task_env = [\\\"HOSTILE_PLUGIN_PATH\\\"]".to_owned(),
+        ),
         ("{ nodes = [[\"/dev/mem\", \"rw\"]] }".to_owned(), "/dev/mem".to_owned()),
     ] {
         let agent = TestAgent::with_config(&device("hostile", &answer, "")).await;

@@ -155,7 +155,7 @@ async fn a_sensor_of_a_fixture_tree_is_assigned_with_its_directory() {
     let agent = TestAgent::with_config(&reading("hwmon", &config, &[root])).await;
     let found = groups_of(&agent, "hwmon");
     assert_eq!(ids(&found), ["coretemp.0"]);
-    let task = shell("t", "cat $HWMON_DIRS/temp1_input", &asking("linux/sensor/coretemp"));
+    let task = shell("t", "cat $HWMON_DEVICE_DIRS/temp1_input", &asking("linux/sensor/coretemp"));
     let result = agent.run(&batch(&task)).await;
     assert_successful(&result);
     assert_eq!(agent.stdout(&result, "t"), "61000\n");

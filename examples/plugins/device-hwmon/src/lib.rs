@@ -77,7 +77,7 @@ impl DevicePlugin for Hwmon {
             reservation = reservation.mount(Mount::read_only(dir.as_str(), dir.as_str()));
             dirs.push(dir);
         }
-        Ok(reservation.env("HWMON_DIRS", dirs.join(",")))
+        Ok(reservation.env("HWMON_DEVICE_DIRS", dirs.join(",")))
     }
 
     fn stats() -> Result<Vec<GroupStats>> {

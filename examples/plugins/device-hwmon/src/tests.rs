@@ -199,7 +199,7 @@ fn a_chip_is_assigned_with_its_directory_where_it_is() {
     let assigned = Hwmon::reserve(claim("coretemp", "coretemp.0")).unwrap();
     let dir = tree.path(PACKAGE).display().to_string();
     assert_eq!(assigned.mounts, [Mount::read_only(dir.as_str(), dir.as_str())]);
-    let env = [EnvVar::new("HWMON_DEVICES", "coretemp.0"), EnvVar::new("HWMON_DIRS", dir)];
+    let env = [EnvVar::new("HWMON_DEVICES", "coretemp.0"), EnvVar::new("HWMON_DEVICE_DIRS", dir)];
     assert_eq!(assigned.env, env);
     for (name, id) in [("coretemp", "gone"), ("nvme", "coretemp.0"), ("coretemp", "")] {
         assert!(matches!(Hwmon::reserve(claim(name, id)), Err(Error::NotFound(_))), "{name} {id}");

@@ -6,7 +6,7 @@
 //!
 //! ```text
 //! groups      vendor = its name                  or granted by pattern
-//! variables   NAME_…                             or granted; never those that say what runs
+//! variables   NAME_DEVICES and the like          or granted; never those that say what runs
 //! mounts      none                               granted paths, links resolved
 //! nodes       none                               granted paths, with permissions
 //! driver      its name                           or the granted one
@@ -22,7 +22,7 @@ use crate::attribute::NamedAttribute;
 use crate::config::FileGrant;
 use crate::device::{DeviceNode, GroupKey, Mount, Reservation};
 use crate::shown::{shown, some_of};
-use crate::variables::{is_reserved, prefix_of};
+use crate::variables::{is_own, is_reserved};
 
 /// Things of one answer that are named in its refusal.
 const NAMED_MAX: usize = 16;
@@ -200,10 +200,9 @@ impl<'a> Answers<'a> {
         real: &dyn Fn(&Path) -> Option<PathBuf>,
     ) -> Result<(), Excess> {
         let mut weighed = self.weigh();
-        let prefix = prefix_of(self.name);
         let granted = |name: &str| {
             let mut patterns = self.grants.answers.task_env.iter().flatten();
-            name.starts_with(&prefix) || patterns.any(|pattern| wildcard(pattern, name))
+            is_own(self.name, name) || patterns.any(|pattern| wildcard(pattern, name))
         };
         for (name, _) in &given.env {
             if is_reserved(name) {

@@ -49,6 +49,9 @@ fn without_a_grant_a_plugin_has_its_own_names_and_nothing_else() {
     for other in ["FOO", "MY_CARDS", "MY_CARDSX", "my_cards_ids", "CUDA_VISIBLE_DEVICES"] {
         assert!(cards.reservation(&env(other), &as_it_is).is_err(), "{other}");
     }
+    let gst = Answers { name: "gst", grants: &nothing };
+    let refused = gst.reservation(&env("GST_PLUGIN_PATH"), &as_it_is).unwrap_err().to_string();
+    assert!(refused.contains("task_env = [\"GST_PLUGIN_PATH\"]"), "what would allow it: {refused}");
     assert!(cards.driver("exec").is_err());
     for path in ["/", "/etc/passwd", "/srv"] {
         let assigned = mounting(&[mount(path, "/local/x", true)]);

@@ -150,13 +150,37 @@ fn of_processes(file: &File) -> bool {
     harmless(&path, own_numbers, is_own)
 }
 
+/// What a guest reads of a process: names, numbers, states and limits, and nothing that it holds in memory.
+const OF_PROCESSES: [&str; 20] = [
+    "autogroup",
+    "cgroup",
+    "children",
+    "cmdline",
+    "comm",
+    "cpuset",
+    "io",
+    "limits",
+    "loginuid",
+    "mountinfo",
+    "mounts",
+    "oom_adj",
+    "oom_score",
+    "oom_score_adj",
+    "sched",
+    "schedstat",
+    "stat",
+    "statm",
+    "status",
+    "wchan",
+];
+
 /// May a guest read this file of a `proc` file system? `own_numbers`: its process numbers are those that
 /// the agent has, and `is_own` knows the agent's own (of its threads as well).
 ///
-/// Refused are all files of the agent, those that hold the memory and the environment of any process
-/// (tasks' secrets among them), the memory of the node, and the kernel's log, whose readers wait.
+/// Of a process it reads [`OF_PROCESSES`] and its view of the network, and of the agent nothing; of the node
+/// all but its memory and the kernel's log, whose readers wait.
 fn harmless(path: &Path, own_numbers: bool, is_own: impl Fn(&str) -> bool) -> bool {
-    let mut of_process = false;
+    let (mut of_process, mut of_network) = (false, false);
     for part in path.components() {
         let Component::Normal(name) = part else { continue };
         let Some(name) = name.to_str() else { return false };
@@ -166,14 +190,14 @@ fn harmless(path: &Path, own_numbers: bool, is_own: impl Fn(&str) -> bool) -> bo
                 return false;
             }
         }
+        of_network |= of_process && name == "net";
     }
     let Some(name) = path.file_name().and_then(|name| name.to_str()) else { return false };
     // Of a thread that ended meanwhile the process may still be there.
     let name = name.strip_suffix(" (deleted)").unwrap_or(name);
-    match name {
-        "mem" | "environ" | "auxv" => !of_process,
-        "kcore" | "kmsg" | "vmcore" => false,
-        _ => true,
+    match of_process {
+        true => of_network || OF_PROCESSES.contains(&name),
+        false => !["kcore", "kmsg", "vmcore"].contains(&name),
     }
 }
 
@@ -197,7 +221,13 @@ mod tests {
     #[test]
     fn of_processes_a_guest_reads_what_they_are_called_and_not_what_they_hold() {
         let may = |path: &str, own| harmless(Path::new(path), own, |number| number == "77");
-        for path in ["/proc/meminfo", "/proc/5/stat", "/proc/5/task/6/status", "/proc/net/dev"] {
+        for path in [
+            "/proc/meminfo",
+            "/proc/5/stat",
+            "/proc/5/task/6/status",
+            "/proc/net/dev",
+            "/proc/5/net/tcp",
+        ] {
             assert!(may(path, true), "{path}");
         }
         for path in [
@@ -207,6 +237,11 @@ mod tests {
             "/proc/5/environ",
             "/proc/5/task/6/mem",
             "/proc/5/task/6/environ (deleted)",
+            "/proc/5/maps",
+            "/proc/5/smaps_rollup",
+            "/proc/5/syscall",
+            "/proc/5/fd/3",
+            "/proc/5/what_a_later_kernel_has",
             "/proc/kcore",
             "/proc/kmsg",
             "/host/proc/kmsg",

@@ -4,7 +4,7 @@
 //! ```text
 //! user         the job's, by `users`; without one the agent's own, by `users` where that is root
 //! directory    the task's own, those it was assigned, those of `dirs`; links resolved
-//! environment  the task's own as it is, what carries the plugin's name, `task_env`
+//! environment  the task's own as it is, what the plugin may set (`variables::is_own`), `task_env`
 //!              never what makes a program load code, wherever it comes from
 //! ```
 
@@ -15,7 +15,7 @@ use crate::bindings::since_0_1::host::types::EnvVar;
 use ostler_model::grants::{Added, Grants, wildcard};
 use ostler_model::isolation::Part;
 use ostler_model::ports::TaskContext;
-use ostler_model::variables::{is_reserved, loads_code, prefix_of};
+use ostler_model::variables::{is_own, is_reserved, loads_code};
 use ostler_process::Isolation;
 use ostler_process::user::{LANG_USUAL, PATH_USUAL};
 
@@ -95,8 +95,8 @@ fn variable(plugin: &str, grants: &Grants, task: &TaskContext, var: &EnvVar) -> 
     let own = task.env.iter().any(|(own, value)| (own, value) == (name, &var.value))
         || is_usual(task, name, &var.value);
     let mut granted = grants.answers.task_env.iter().flatten();
-    let allowed = !is_reserved(name)
-        && (name.starts_with(&prefix_of(plugin)) || granted.any(|one| wildcard(one, name)));
+    let allowed =
+        !is_reserved(name) && (is_own(plugin, name) || granted.any(|one| wildcard(one, name)));
     if own || allowed {
         return None;
     }
