@@ -33,6 +33,7 @@ use ostler_control::{ControlOptions, ports};
 use ostler_device::manager::{DeviceManager, DeviceOptions};
 use ostler_health::refresh::Refresher;
 use ostler_jobsdir::JobsDir;
+use ostler_lifecycle::alloc::size::AllocDiskUse;
 use ostler_lifecycle::services::NodeServices;
 use ostler_model::attribute::Scalar;
 use ostler_model::clock;
@@ -153,7 +154,7 @@ pub(super) async fn begin(options: AgentOptions, open: OpenState) -> Result<Begu
         devices: devices.clone(),
         artifacts: fetching::fetcher(&options, &data_dir, &mut notices).await,
         state: state.clone(),
-        gauge: Arc::new(FsGauge { root: data_dir.clone() }),
+        gauge: Arc::new(gauge(&data_dir, services.processes.clone())),
         port_in_use: Arc::new(ports::port_in_use),
         kill_tasks: Arc::new(move || {
             kill.processes.kill_all();
@@ -289,6 +290,21 @@ impl Begun {
         agent.follow_jobs_dir();
         Ok(())
     }
+}
+
+/// How full the disk is, and what allocations have on it: in their directories, and in files that their
+/// processes hold open.
+fn gauge(data_dir: &Path, processes: ProcessHost) -> FsGauge {
+    let held = move |alloc: AllocId, device: u64, cancel: &CancellationToken| {
+        let found = processes.held_files(alloc, device, &|| cancel.is_cancelled());
+        AllocDiskUse {
+            bytes: found.bytes,
+            apparent_bytes: found.apparent_bytes,
+            inodes: found.inodes,
+            complete: !found.incomplete,
+        }
+    };
+    FsGauge { root: data_dir.to_owned(), held: Arc::new(held) }
 }
 
 /// When allocations are collected, by the configuration.

@@ -118,7 +118,7 @@ fn done(order: Order, stdin: BufReader<io::Stdin>) -> Result<Word, Failure> {
             let bytes = copy(from, &mut into, bytes_max)?;
             Ok(Word::Done { bytes, signature: None, manifest: None })
         }
-        Order::Unpack { archive, kind, part, one_file, bytes_max, entries_max } => {
+        Order::Unpack { archive, kind, part, one_file, bytes_max, of_alloc, entries_max } => {
             let from = File::open(&archive).map_err(cannot("open the archive"))?;
             let tree = open_tree()?;
             limit(
@@ -128,7 +128,7 @@ fn done(order: Order, stdin: BufReader<io::Stdin>) -> Result<Word, Failure> {
                 vec![PathBuf::from(TREE)],
                 bytes_max,
             )?;
-            let bounds = unpack::Bounds { bytes: bytes_max, entries: entries_max };
+            let bounds = unpack::Bounds { bytes: bytes_max, of_alloc, entries: entries_max };
             let mut pace = Pace::new();
             let what = What { kind, part, one_file };
             let mut told = |bytes| pace.tell(bytes, None);

@@ -425,12 +425,14 @@ impl Inner {
         .await?;
         let config = &self.options.config;
         let one_file = *outcome == ArtifactOutcome::Named;
+        let (most, room) = (config.decompression_size_limit, ask.room_bytes.unwrap_or(u64::MAX));
         let order = Order::Unpack {
             archive: got.path.clone(),
             kind,
             part: ask.source.part.clone(),
             one_file,
-            bytes_max: config.decompression_size_limit,
+            bytes_max: most.min(room),
+            of_alloc: room < most,
             entries_max: config.decompression_file_count_limit,
         };
         let dir = place.path().to_owned();

@@ -11,7 +11,7 @@ fn source(text: &str) -> ArtifactSource {
 
 fn ask(text: &str, token: &str) -> ArtifactAsk {
     let headers = vec![("X-Token".to_owned(), token.to_owned())];
-    ArtifactAsk { source: source(text), headers, mode: ArtifactMode::Any }
+    ArtifactAsk { source: source(text), headers, mode: ArtifactMode::Any, room_bytes: None }
 }
 
 #[test]

@@ -42,7 +42,7 @@ pub mod fuzz {
     /// # Errors
     /// The reason.
     pub fn unpack(bytes: &[u8], kind: ArchiveKind, dir: &Path) -> Result<(), String> {
-        let bounds = crate::unpack::Bounds { bytes: 1 << 20, entries: 64 };
+        let bounds = crate::unpack::Bounds { bytes: 1 << 20, of_alloc: false, entries: 64 };
         let dir = std::fs::File::open(dir).map_err(|error| error.to_string())?;
         let from = std::io::Cursor::new(bytes.to_vec());
         let what = crate::unpack::What { kind, part: None, one_file: false };

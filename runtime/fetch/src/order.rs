@@ -57,6 +57,8 @@ pub(crate) enum Order {
         one_file: bool,
         /// Most bytes that it may become.
         bytes_max: u64,
+        /// That is what its allocation may still hold.
+        of_alloc: bool,
         /// Most files, directories and links.
         entries_max: u64,
     },

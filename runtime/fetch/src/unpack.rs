@@ -36,6 +36,8 @@ const DIRECTORY: OFlags = OFlags::DIRECTORY.union(OFlags::NOFOLLOW).union(OFlags
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Bounds {
     pub(crate) bytes: u64,
+    /// So many because its allocation may hold no more.
+    pub(crate) of_alloc: bool,
     pub(crate) entries: u64,
 }
 
@@ -64,6 +66,10 @@ pub(crate) enum UnpackError {
         "it becomes more than {bytes} bytes; client {{ artifact {{ decompression_size_limit }} }} of the agent's configuration allows more"
     )]
     TooLarge { bytes: u64 },
+    #[error(
+        "it becomes more than the {bytes} bytes that the allocation's ephemeral_disk.size leaves; a larger size allows more"
+    )]
+    NoRoom { bytes: u64 },
     #[error(
         "it has more than {entries} entries; client {{ artifact {{ decompression_file_count_limit }} }} of the agent's configuration allows more"
     )]
@@ -155,10 +161,18 @@ impl Tree<'_> {
         UnpackError::Archive { kind: self.what.kind, reason }
     }
 
+    const fn too_large(&self) -> UnpackError {
+        let bytes = self.bounds.bytes;
+        match self.bounds.of_alloc {
+            true => UnpackError::NoRoom { bytes },
+            false => UnpackError::TooLarge { bytes },
+        }
+    }
+
     /// What went wrong while bytes of the archive were read.
     fn unread(&self, error: &io::Error) -> UnpackError {
         match error.kind() {
-            io::ErrorKind::FileTooLarge => UnpackError::TooLarge { bytes: self.bounds.bytes },
+            io::ErrorKind::FileTooLarge => self.too_large(),
             _ => self.wrong(error),
         }
     }
@@ -345,7 +359,7 @@ impl Tree<'_> {
             };
             self.bytes = self.bytes.saturating_add(count as u64);
             if self.bytes > self.bounds.bytes {
-                return Err(UnpackError::TooLarge { bytes: self.bounds.bytes });
+                return Err(self.too_large());
             }
             file.write_all(piece.get(..count).unwrap_or_default()).map_err(io("write"))?;
             (self.told)(self.bytes);

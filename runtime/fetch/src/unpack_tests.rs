@@ -8,7 +8,7 @@ use super::*;
 use proptest::prelude::*;
 use tar::{Builder, EntryType, Header};
 
-const BOUNDS: Bounds = Bounds { bytes: 1 << 20, entries: 20 };
+const BOUNDS: Bounds = Bounds { bytes: 1 << 20, of_alloc: false, entries: 20 };
 
 fn header(path: &str, kind: EntryType, size: usize, mode: u32) -> Header {
     let mut header = Header::new_gnu();
@@ -193,6 +193,16 @@ fn what_is_too_much_is_refused() {
     let deep = "d/".repeat(45);
     let (_, done) = tar(&Made::new().file(&format!("{deep}x"), "").bytes());
     done.unwrap();
+    // Where that is what its allocation has left, the job is what allows more.
+    let dir = tempfile::tempdir().unwrap();
+    let of_alloc = Bounds { of_alloc: true, ..BOUNDS };
+    let plain = what(ArchiveKind::Tar(Packing::Plain));
+    let error = run(dir.path(), &Made::new().file("large", &large).bytes(), &plain, of_alloc);
+    let error = error.unwrap_err().to_string();
+    assert!(
+        error.contains("1048576 bytes that the allocation's ephemeral_disk.size leaves"),
+        "{error}"
+    );
     // Some hundred bytes that become a gigabyte.
     let zeros = vec![0; 64 << 20];
     for packing in PACKINGS {

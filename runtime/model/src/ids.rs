@@ -297,6 +297,12 @@ impl RunId {
         Self(format!("{alloc}/{task}/{random:08x}").into())
     }
 
+    /// The allocation; none of an id that was made in another way.
+    #[must_use]
+    pub fn alloc(&self) -> Option<AllocId> {
+        self.0.split('/').next()?.parse().ok()
+    }
+
     /// `<alloc id>/<task>`: what all starts of one task share.
     #[must_use]
     pub fn of_task(&self) -> &str {

@@ -39,6 +39,7 @@ mod spawn;
 pub mod supervise;
 #[cfg(test)]
 mod tests;
+mod unlinked;
 mod usage;
 pub mod user;
 
@@ -58,6 +59,7 @@ pub use self::cgroup::{CgroupStatus, Unavailable, WorkerCgroup, make_room};
 pub use self::error::{ProcessError, chain};
 pub use self::isolate::{Abilities, Isolation};
 pub use self::supervise::record::ExitRecordError;
+pub use self::unlinked::HeldFiles;
 
 use self::cgroup::Leaf;
 use self::child::Spawner;

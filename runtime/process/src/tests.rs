@@ -25,6 +25,7 @@ mod isolated;
 mod outlive;
 mod over;
 mod start;
+mod unlinked;
 
 /// Keeps what is printed: in memory when this process reads it, in a file when a supervisor does.
 struct Kept(Mutex<Vec<u8>>, tempfile::TempDir);

@@ -426,7 +426,7 @@ async fn the_configuration_bounds_what_is_fetched_and_allows_files_of_the_node()
 }
 
 /// By the program: nothing else here packs.
-fn gzipped(bytes: &[u8]) -> Vec<u8> {
+pub fn gzipped(bytes: &[u8]) -> Vec<u8> {
     use std::io::Write as _;
     let mut gzip = std::process::Command::new("gzip")
         .stdin(std::process::Stdio::piped())

@@ -46,6 +46,7 @@ mod device_faces;
 mod device_hotplug;
 mod device_plugins;
 mod devices;
+mod disk_size;
 mod docs;
 mod ended_places;
 mod exits;

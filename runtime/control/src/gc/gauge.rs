@@ -2,9 +2,13 @@
 
 use std::io;
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use super::choice::FsUse;
 use ostler_lifecycle::alloc::DiskMeter;
+use ostler_lifecycle::alloc::size::AllocDiskUse;
+use ostler_model::ids::AllocId;
+use tokio_util::sync::CancellationToken;
 
 /// Tells how full the file system is, and what allocations have of it.
 pub trait Gauge: DiskMeter {
@@ -15,14 +19,23 @@ pub trait Gauge: DiskMeter {
     fn measure(&self, sync: bool) -> io::Result<FsUse>;
 }
 
+/// Says what the processes of an allocation hold of files without a name, of a file system.
+pub type HeldFiles = dyn Fn(AllocId, u64, &CancellationToken) -> AllocDiskUse + Send + Sync;
+
 /// The file system that holds a directory.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct FsGauge {
     /// The directory.
     pub root: PathBuf,
+    /// What no directory shows.
+    pub held: Arc<HeldFiles>,
 }
 
-impl DiskMeter for FsGauge {}
+impl DiskMeter for FsGauge {
+    fn held(&self, alloc: AllocId, device: u64, cancel: &CancellationToken) -> AllocDiskUse {
+        (self.held)(alloc, device, cancel)
+    }
+}
 
 impl Gauge for FsGauge {
     fn measure(&self, sync: bool) -> io::Result<FsUse> {

@@ -7,7 +7,7 @@
 //! of no exact moment; files that come and go never make it fail.
 //!
 //! - Blocks, not lengths: a sparse file costs what it occupies. A file with several names counts
-//!   once. Files that are deleted and still open are not seen.
+//!   once. Files that were deleted and are still open are what a [`DiskMeter`] knows of processes.
 //! - Nothing is written, not even access times: 2,000 allocations at rest made 9 MB of them.
 //! - No link is followed, no other file system is entered (a mount has its own limit).
 //! - Memory is bounded by the entries ([`MEASURE_ENTRIES_MAX`]), open files by
@@ -48,9 +48,21 @@ pub struct AllocDiskUse {
     pub complete: bool,
 }
 
+impl AllocDiskUse {
+    /// Both together.
+    const fn and(self, other: Self) -> Self {
+        Self {
+            bytes: self.bytes.saturating_add(other.bytes),
+            apparent_bytes: self.apparent_bytes.saturating_add(other.apparent_bytes),
+            inodes: self.inodes.saturating_add(other.inodes),
+            complete: self.complete && other.complete,
+        }
+    }
+}
+
 /// Measures what allocations have on disk; may block.
 pub trait DiskMeter: Send + Sync + 'static {
-    /// What an allocation has in its directory below `root`, as [`measure`] finds it.
+    /// What an allocation has in its directory below `root`, as [`measure`] finds it, and what its processes hold.
     ///
     /// # Errors
     /// When the directory cannot be opened.
@@ -60,7 +72,14 @@ pub trait DiskMeter: Send + Sync + 'static {
         alloc: AllocId,
         cancel: &CancellationToken,
     ) -> Result<AllocDiskUse, AllocDirError> {
-        measure(root, alloc, cancel)
+        let (found, device) = measure_on(root, alloc, cancel, MEASURE_ENTRIES_MAX)?;
+        Ok(found.and(self.held(alloc, device, cancel)))
+    }
+
+    /// What the processes of an allocation's tasks hold of files that have no name any more, of the file system
+    /// `device`. Nothing where there are none that are looked at.
+    fn held(&self, _alloc: AllocId, _device: u64, _cancel: &CancellationToken) -> AllocDiskUse {
+        AllocDiskUse { complete: true, ..AllocDiskUse::default() }
     }
 
     /// Bytes that the file system of `root` holds, whoever wrote them; `None` when it does not tell.
@@ -86,15 +105,16 @@ pub fn measure(
     alloc: AllocId,
     cancel: &CancellationToken,
 ) -> Result<AllocDiskUse, AllocDirError> {
-    measure_within(root, alloc, cancel, MEASURE_ENTRIES_MAX)
+    measure_on(root, alloc, cancel, MEASURE_ENTRIES_MAX).map(|(found, _)| found)
 }
 
-fn measure_within(
+/// The same, and the file system that it is on.
+fn measure_on(
     root: &Path,
     alloc: AllocId,
     cancel: &CancellationToken,
     entries_max: u64,
-) -> Result<AllocDiskUse, AllocDirError> {
+) -> Result<(AllocDiskUse, u64), AllocDirError> {
     let dir = AllocDir::open(root, alloc)?;
     let stat = rustix::fs::fstat(dir.fd()).map_err(|e| io_error("read", dir.path())(e.into()))?;
     let mut walk = Walk {
@@ -107,7 +127,7 @@ fn measure_within(
     };
     walk.count(&stat);
     walk.tree(dir.fd());
-    Ok(walk.found)
+    Ok((walk.found, stat.st_dev))
 }
 
 /// What is wrong when an allocation has more on disk than it is to have; `None` while it has not, or

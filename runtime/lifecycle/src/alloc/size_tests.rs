@@ -224,14 +224,36 @@ fn more_entries_than_the_limit_are_a_lower_bound_that_says_so() {
         fs::write(scene.dir.data().join(format!("{i}")), vec![1; 4096]).unwrap();
     }
     let whole = scene.measure();
-    let part =
-        measure_within(scene.root.path(), scene.alloc, &CancellationToken::new(), 50).unwrap();
+    let (part, _) =
+        measure_on(scene.root.path(), scene.alloc, &CancellationToken::new(), 50).unwrap();
     assert!(whole.complete && !part.complete);
     assert_eq!(part.inodes, 51, "the top and fifty entries");
     assert!(part.bytes < whole.bytes);
     let exact =
-        measure_within(scene.root.path(), scene.alloc, &CancellationToken::new(), whole.inodes - 1);
-    assert_eq!(exact.unwrap().bytes, whole.bytes);
+        measure_on(scene.root.path(), scene.alloc, &CancellationToken::new(), whole.inodes - 1);
+    assert_eq!(exact.unwrap().0.bytes, whole.bytes);
+}
+
+/// Processes that hold a file of 5 MiB open which has no name.
+struct Held;
+
+impl DiskMeter for Held {
+    fn held(&self, _alloc: AllocId, device: u64, _cancel: &CancellationToken) -> AllocDiskUse {
+        assert_ne!(device, 0);
+        AllocDiskUse { bytes: 5 * MIB, apparent_bytes: 5 * MIB, inodes: 1, complete: false }
+    }
+}
+
+#[test]
+fn what_processes_hold_without_a_name_counts_as_what_is_in_the_directory_does() {
+    let scene = Scene::new();
+    let cancel = CancellationToken::new();
+    let measured = |meter: &dyn DiskMeter| {
+        meter.measure_alloc(scene.root.path(), scene.alloc, &cancel).unwrap()
+    };
+    let (found, with) = (measured(&OnDisk), measured(&Held));
+    assert_eq!((with.bytes, with.inodes), (found.bytes + 5 * MIB, found.inodes + 1));
+    assert!(found.complete && !with.complete, "both are lower bounds then");
 }
 
 #[test]

@@ -15,6 +15,8 @@ pub struct ArtifactAsk {
     pub headers: Vec<(String, String)>,
     /// What is to come of it.
     pub mode: ArtifactMode,
+    /// Most bytes that it may become, where its allocation has a bound: what is left of that.
+    pub room_bytes: Option<u64>,
 }
 
 /// Why something was not fetched.

@@ -12,7 +12,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use super::{HookError, Preparation, TaskHook, config};
+use tokio_util::sync::CancellationToken;
+
 use crate::alloc::bring::bring;
+use crate::alloc::size;
 use crate::task::env::TaskEnv;
 use crate::task::{TaskScope, events, notes};
 use ostler_model::artifact::{
@@ -21,7 +24,7 @@ use ostler_model::artifact::{
 };
 use ostler_model::causes;
 use ostler_model::clock::{self, Stopwatch};
-use ostler_model::limits::{ARTIFACT_EVENT_INTERVAL, ARTIFACTS_WALL_MAX};
+use ostler_model::limits::{ARTIFACT_EVENT_INTERVAL, ARTIFACTS_WALL_MAX, MIB};
 use ostler_model::ports::BoxFuture;
 
 pub(super) struct ArtifactsHook;
@@ -137,7 +140,7 @@ fn one(
     let place = destination(&filled(&artifact.destination)?, view);
     let place = place.map_err(|error| refused(&error))?;
     let headers = map(&artifact.headers)?;
-    let ask = ArtifactAsk { source, headers, mode: artifact.mode };
+    let ask = ArtifactAsk { source, headers, mode: artifact.mode, room_bytes: None };
     Ok(Wanted { number, shown, ask, destination: place })
 }
 
@@ -148,10 +151,21 @@ async fn fetch(
 ) -> Result<(), HookError> {
     let Wanted { number, shown, ask, destination } = wanted;
     let artifacts = fetcher(scope).map_err(|error| failed(&shown, &error))?;
+    let room_bytes = room(scope).await?;
+    let ask = ArtifactAsk { room_bytes, ..ask };
     let watch = Stopwatch::start();
     let progress = progress(scope, preparation, shown.clone());
     let staged = artifacts.fetch(ask, progress).await.map_err(|error| failed(&shown, &error))?;
     let (root, alloc) = (scope.alloc_root.clone(), scope.allocation.id);
+    let found = staged.path.symlink_metadata().map_err(HookError::passing)?;
+    // What an archive becomes was bounded while it was unpacked.
+    if let Some(room) = room_bytes.filter(|room| found.is_file() && found.len() > *room) {
+        let reason = format!(
+            "it has {} bytes, and the allocation's ephemeral_disk.size leaves {room}; a larger size allows more",
+            found.len()
+        );
+        return Err(failed(&shown, &ArtifactError::lasting(reason)));
+    }
     let brought =
         clock::blocking(move || bring(&root, alloc, &destination, &staged.path, &staged.outcome));
     let brought = brought.await.map_err(HookError::passing)?;
@@ -166,6 +180,20 @@ async fn fetch(
         scope.fetched.of(&task_dir.path).artifacts.insert(number);
     }
     Ok(())
+}
+
+/// Bytes that the allocation may still hold; none where its job states no size.
+async fn room(scope: &TaskScope) -> Result<Option<u64>, HookError> {
+    let disk = scope.allocation.task_group().map(|group| group.ephemeral_disk);
+    let Some(disk) = disk.filter(|disk| disk.size_stated) else { return Ok(None) };
+    let (root, alloc) = (scope.alloc_root.clone(), scope.allocation.id);
+    let measured = clock::blocking(move || {
+        let cancel = CancellationToken::new();
+        size::measure(&root, alloc, &cancel)
+    });
+    let used = measured.await.map_err(HookError::passing)?;
+    let used = used.map_err(|error| HookError::on_disk(&error))?;
+    Ok(Some(u64::from(disk.size_mb).saturating_mul(MIB).saturating_sub(used.bytes)))
 }
 
 pub(super) fn fetcher(scope: &TaskScope) -> Result<Arc<dyn Artifacts>, ArtifactError> {

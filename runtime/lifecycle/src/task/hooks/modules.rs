@@ -52,7 +52,9 @@ async fn modules(scope: &TaskScope, preparation: &mut Preparation) -> Result<(),
         let source = ArtifactSource::parse(text, &BTreeMap::new());
         let source = source.map_err(|error| refused(ArtifactError::lasting(error)))?;
         let artifacts = fetcher(scope).map_err(refused)?;
-        let ask = ArtifactAsk { source, headers: Vec::new(), mode: ArtifactMode::File };
+        let (headers, mode) = (Vec::new(), ArtifactMode::File);
+        // It stays outside of the allocation's directory.
+        let ask = ArtifactAsk { source, headers, mode, room_bytes: None };
         let told = begun(scope, preparation, progress(scope, preparation, shown.clone()));
         let kept = artifacts.module(ask, told).await.map_err(refused)?;
         let Some(path) = kept.path().to_str().map(str::to_owned) else {

@@ -1,0 +1,264 @@
+//! Files that processes hold open, or mapped, and that have no name any more: they fill a disk, and no walk of
+//! directories meets them.
+//!
+//! ```text
+//! /proc/PID/task/TID/fd/N ─ its link ends in "(deleted)" ─► no name left, on the device asked for ─► counted once
+//! /proc/PID/maps          ─ the same of a mapping whose descriptor was closed ──────┘
+//! ```
+//! Each thread is looked at, as one may have descriptors of its own. What is on its way in a socket, open
+//! nowhere, is not seen. Processes come and go meanwhile; what cannot be read makes the result a lower bound.
+
+use std::collections::BTreeSet;
+use std::ffi::OsStr;
+use std::fs;
+use std::io::{self, BufRead as _, Read as _};
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::Path;
+use std::sync::Arc;
+
+use rustix::fs::{AtFlags, CWD, StatxFlags, makedev};
+
+use super::ProcessHost;
+use super::identity;
+use super::left::{self, Certainty};
+use ostler_model::ids::AllocId;
+use ostler_model::limits::{HELD_FILES_LOOKED_AT_MAX, HELD_MAPS_BYTES_MAX};
+
+/// End of the link to a file whose name is gone.
+const DELETED: &[u8] = b" (deleted)";
+/// Bytes in a block, on every file system.
+const BLOCK_BYTES: u64 = 512;
+
+/// What processes hold of files without a name.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct HeldFiles {
+    /// Bytes occupied.
+    pub bytes: u64,
+    /// Bytes as the lengths of the files say.
+    pub apparent_bytes: u64,
+    /// Files.
+    pub inodes: u64,
+    /// Not everything could be looked at: these are lower bounds.
+    pub incomplete: bool,
+}
+
+impl ProcessHost {
+    /// What the processes of an allocation's tasks hold of files of the file system `device` that have no name.
+    /// Blocks. `stop`: nobody wants to know any more.
+    #[must_use]
+    pub fn held_files(&self, alloc: AllocId, device: u64, stop: &dyn Fn() -> bool) -> HeldFiles {
+        let mut look = Look::new(device, stop);
+        for pid in self.pids_of(alloc, &mut look.found.incomplete) {
+            look.process(pid);
+        }
+        look.found
+    }
+
+    /// The processes of all its runs.
+    fn pids_of(&self, alloc: AllocId, incomplete: &mut bool) -> BTreeSet<u32> {
+        let mut of_alloc = Vec::new();
+        for (run, of_run) in self.table().iter().filter(|(run, _)| run.alloc() == Some(alloc)) {
+            of_alloc.extend(of_run.processes.values().map(|one| (run.clone(), Arc::clone(one))));
+        }
+        let mut pids = BTreeSet::new();
+        for (run, process) in of_alloc {
+            // A cgroup knows all of them; without one, what is of the task is found as at its end.
+            let found = match &process.leaf {
+                Some(leaf) => in_cgroup(leaf.path()),
+                None => left::of(&run, &process.identity, Certainty::Now)
+                    .map(|all| all.into_iter().map(|one| one.pid).collect()),
+            };
+            match found {
+                Ok(found) => pids.extend(found),
+                Err(_gone_or_short) => *incomplete = true,
+            }
+        }
+        pids
+    }
+}
+
+fn in_cgroup(path: &Path) -> io::Result<Vec<u32>> {
+    let pids = fs::read_to_string(path.join("cgroup.procs"))?;
+    Ok(pids.lines().filter_map(|pid| pid.parse().ok()).collect())
+}
+
+/// One look at some processes.
+struct Look<'a> {
+    found: HeldFiles,
+    device: u64,
+    /// Files that are counted.
+    known: BTreeSet<u64>,
+    left: u64,
+    stop: &'a dyn Fn() -> bool,
+}
+
+impl<'a> Look<'a> {
+    fn new(device: u64, stop: &'a dyn Fn() -> bool) -> Self {
+        let (found, known) = (HeldFiles::default(), BTreeSet::new());
+        Self { found, device, known, left: HELD_FILES_LOOKED_AT_MAX, stop }
+    }
+
+    fn process(&mut self, pid: u32) {
+        let dir = Path::new("/proc").join(pid.to_string());
+        // One that is gone holds nothing.
+        let Ok(threads) = fs::read_dir(dir.join("task")) else { return };
+        for thread in threads {
+            let Ok(thread) = thread else {
+                self.found.incomplete = true;
+                break;
+            };
+            self.descriptors(&thread.path().join("fd"));
+        }
+        self.mappings(&dir);
+    }
+
+    /// May another thing be looked at?
+    fn goes_on(&mut self) -> bool {
+        self.left = self.left.saturating_sub(1);
+        let on = self.left > 0 && !(self.stop)();
+        self.found.incomplete |= !on;
+        on
+    }
+
+    fn descriptors(&mut self, dir: &Path) {
+        let entries = match fs::read_dir(dir) {
+            Ok(entries) => entries,
+            Err(error) => return self.unread(&error),
+        };
+        for entry in entries {
+            if !self.goes_on() {
+                return;
+            }
+            match entry {
+                Ok(entry) => self.link(&entry.path()),
+                Err(error) => return self.unread(&error),
+            }
+        }
+    }
+
+    /// A process or thread that ended meanwhile holds nothing any more.
+    fn unread(&mut self, error: &io::Error) {
+        self.found.incomplete |=
+            identity::is_of_the_node(error) || error.kind() == io::ErrorKind::PermissionDenied;
+    }
+
+    /// Count what a link of the kernel leads to, where its name is gone.
+    fn link(&mut self, link: &Path) {
+        let Ok(target) = fs::read_link(link) else { return };
+        if target.as_os_str().as_bytes().ends_with(DELETED) {
+            self.file(link);
+        }
+    }
+
+    fn file(&mut self, link: &Path) {
+        // As the kernel has it: nobody else is asked, who may not answer.
+        let asked = StatxFlags::NLINK | StatxFlags::INO | StatxFlags::BLOCKS | StatxFlags::SIZE;
+        let found = rustix::fs::statx(CWD, link, AtFlags::STATX_DONT_SYNC, asked);
+        let Ok(found) = found else { return };
+        let here = makedev(found.stx_dev_major, found.stx_dev_minor) == self.device;
+        if !here || found.stx_nlink > 0 || !self.known.insert(found.stx_ino) {
+            return;
+        }
+        let bytes = found.stx_blocks.saturating_mul(BLOCK_BYTES);
+        self.found.bytes = self.found.bytes.saturating_add(bytes);
+        self.found.apparent_bytes = self.found.apparent_bytes.saturating_add(found.stx_size);
+        self.found.inodes = self.found.inodes.saturating_add(1);
+    }
+
+    fn mappings(&mut self, dir: &Path) {
+        let maps = match fs::File::open(dir.join("maps")) {
+            Ok(maps) => maps,
+            Err(error) => return self.unread(&error),
+        };
+        let mut maps = io::BufReader::new(maps.take(HELD_MAPS_BYTES_MAX));
+        let mut line = Vec::new();
+        while maps.read_until(b'\n', &mut line).is_ok_and(|bytes| bytes > 0) {
+            if !self.goes_on() {
+                return;
+            }
+            let text = line.trim_ascii_end();
+            if text.ends_with(DELETED)
+                && let Some(range) = text.split(|byte| *byte == b' ').next()
+            {
+                self.file(&dir.join("map_files").join(OsStr::from_bytes(range)));
+            }
+            line.clear();
+        }
+        self.found.incomplete |= maps.get_ref().limit() == 0;
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, clippy::panic, reason = "tests")]
+mod tests {
+    use std::io::Write as _;
+    use std::os::fd::AsRawFd as _;
+    use std::os::unix::fs::MetadataExt as _;
+
+    use super::*;
+
+    /// Is a file counted that this process has? Other tests have files, too.
+    fn counted(file: &fs::Metadata) -> bool {
+        let mut look = Look::new(file.dev(), &|| false);
+        look.process(std::process::id());
+        assert!(!look.found.incomplete, "{:?}", look.found);
+        look.known.contains(&file.ino())
+    }
+
+    #[test]
+    fn a_file_without_a_name_is_counted_while_it_is_open_or_mapped() {
+        use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
+        const BYTES: usize = 1 << 20;
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("x");
+        let mut file = fs::File::create_new(&path).unwrap();
+        file.write_all(&vec![b'x'; BYTES]).unwrap();
+        let found = file.metadata().unwrap();
+        assert!(!counted(&found), "it has a name");
+        fs::remove_file(&path).unwrap();
+        assert!(counted(&found));
+        let mapped = fs::File::open(format!("/proc/self/fd/{}", file.as_raw_fd())).unwrap();
+        // SAFETY: a new mapping, wherever there is room, that nobody writes or reads.
+        let at = unsafe {
+            mmap(std::ptr::null_mut(), BYTES, ProtFlags::READ, MapFlags::PRIVATE, &mapped, 0)
+        };
+        let at = at.unwrap();
+        drop((file, mapped));
+        // Only who may look into processes sees what they have mapped.
+        if rustix::process::geteuid().is_root() {
+            assert!(counted(&found), "it is mapped");
+        }
+        // SAFETY: the mapping just made.
+        unsafe { munmap(at, BYTES).unwrap() };
+        assert!(!counted(&found), "nobody has it");
+    }
+
+    #[test]
+    fn what_a_process_holds_of_the_file_system_is_summed_up_once() {
+        let dir = tempfile::tempdir().unwrap();
+        let script = "exec 3>x 4>&3; rm x; head -c 1048576 /dev/zero >&3; echo ready; read line";
+        let mut child = std::process::Command::new("/bin/sh")
+            .args(["-c", script])
+            .current_dir(dir.path())
+            .stdin(std::process::Stdio::piped())
+            .stdout(std::process::Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut ready = [0; 6];
+        child.stdout.as_mut().unwrap().read_exact(&mut ready).unwrap();
+        let device = dir.path().metadata().unwrap().dev();
+        let found = |device| {
+            let mut look = Look::new(device, &|| false);
+            look.process(child.id());
+            look.found
+        };
+        let held = found(device);
+        assert_eq!((held.inodes, held.apparent_bytes, held.incomplete), (1, 1 << 20, false));
+        assert_eq!(found(device + 1), HeldFiles::default(), "of another file system");
+        let mut stopped = Look::new(device, &|| true);
+        stopped.process(child.id());
+        assert!(stopped.found.incomplete);
+        drop(child.stdin.take());
+        child.wait().unwrap();
+    }
+}
