@@ -421,6 +421,7 @@ impl Arena {
             named: Arc::from([]),
             env: Arc::from([]),
             network: None,
+            secrets: Arc::default(),
         })
     }
 }

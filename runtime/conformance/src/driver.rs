@@ -123,6 +123,7 @@ impl<'a> Scene<'a> {
             named: Arc::from([]),
             env: Arc::from([]),
             network: None,
+            secrets: Arc::default(),
             task_dir,
             alloc_dir,
             mounts: vec![],

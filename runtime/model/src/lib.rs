@@ -36,6 +36,7 @@ pub mod other_nodes;
 pub mod placement;
 pub mod plugin;
 pub mod ports;
+pub mod redact;
 pub mod resources;
 pub mod rng;
 pub mod rollout;

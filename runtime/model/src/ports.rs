@@ -21,6 +21,7 @@ use crate::device::{DeviceNode, Mount, Reservation};
 use crate::ids::{AllocId, GroupName, JobId, PluginName, RunId, TaskName};
 use crate::json::JsonObject;
 use crate::network::{AllocNetwork, DriverNetwork};
+use crate::redact::Secrets;
 use crate::resources::{AllocatedDevice, AllocatedPort};
 use crate::session::{ExecPlan, ExecSession, TerminalSize};
 use crate::task::{DriverHandle, ExitResult, RawExit, Usage, Workload};
@@ -284,6 +285,8 @@ pub struct TaskContext {
     pub env: Arc<[(String, String)]>,
     /// The network that its allocation has of its own.
     pub network: Option<Arc<AllocNetwork>>,
+    /// What of its environment and its configuration is secret: nothing that its driver says of it shows that.
+    pub secrets: Arc<Secrets>,
 }
 
 /// Everything a driver is told about a task (`task-config` of the WIT).
@@ -372,6 +375,10 @@ pub trait Driver: Send + Sync {
     fn usual_env(&self, user: Option<String>) -> BoxFuture<'_, Vec<(String, String)>> {
         let _ = user;
         Box::pin(std::future::ready(Vec::new()))
+    }
+    /// Learn what of a task's `config` is secret; a driver may know more keys than everybody does.
+    fn learn_secrets(&self, config: &JsonObject, secrets: &mut Secrets) {
+        secrets.learn_config(config.text(), None);
     }
     /// Check a task's `config` against the driver's schema; empty when fine.
     fn validate(&self, config: &JsonObject) -> Vec<Diagnostic>;

@@ -35,6 +35,7 @@ use ostler_model::ids::JobId;
 use ostler_model::json::JsonObject;
 use ostler_model::limits;
 use ostler_model::ports::{PluginCallError, TaskContext};
+use ostler_model::redact::Secrets;
 use ostler_sandbox::{
     Blocks, CallError, CallPace, CpuMeter, EngineKind, GuestLimiter, GuestTask, StoreLimits,
     StoreState, Tail, classify, meter_host_calls, new_store,
@@ -143,6 +144,7 @@ impl<P: Send + Sync + 'static> Caller<P> {
 
     /// The plugin described itself: the schemas of its own configuration and of its tasks'.
     pub(super) fn described(&self, own: &str, task: &str) {
+        self.context.described(own);
         if let Some(observer) = &self.observer {
             observer.described(own, task);
         }
@@ -193,10 +195,22 @@ impl<P: Send + Sync + 'static> Caller<P> {
 
     /// The error for a call that did not answer, or answered against the rules: a strike.
     pub(super) fn failed(&self, ask: &Ask, reason: impl Display) -> PluginCallError {
+        let reason = self.without_secrets(ask, reason.to_string());
         if let Some(observer) = &self.observer {
-            observer.broken(ask.number.load(Ordering::Relaxed), reason.to_string());
+            observer.broken(ask.number.load(Ordering::Relaxed), reason.clone());
         }
         self.strike(ask, reason)
+    }
+
+    /// A text that has words of the plugin, without the secrets that it was given with this question.
+    pub(super) fn without_secrets(&self, ask: &Ask, mut text: String) -> String {
+        self.context.secrets(ask.task.as_deref()).scrub_text(&mut text);
+        text
+    }
+
+    /// What the plugin was given that is secret, whatever it is asked.
+    pub(super) fn own_secrets(&self) -> Secrets {
+        self.context.secrets(None)
     }
 
     fn strike(&self, ask: &Ask, reason: impl Display) -> PluginCallError {
@@ -282,8 +296,15 @@ impl<P: Send + Sync + 'static> Caller<P> {
         ask: &Ask,
         mut called: Called<Result<T, wit::PluginError>>,
     ) -> Result<T, PluginCallError> {
-        if let Ok(Ok(answer)) = &called.result {
-            called.moved.bytes_out += answer.weigh();
+        match &mut called.result {
+            Ok(Ok(answer)) => called.moved.bytes_out += answer.weigh(),
+            Ok(Err(error)) => {
+                let secrets = self.context.secrets(ask.task.as_deref());
+                for text in convert::words(error) {
+                    secrets.scrub_text(text);
+                }
+            }
+            Err(_already_without) => {}
         }
         let (answer, number) = self.ended(ask.call, called, |answer| match answer {
             Ok(_) => CallEnd::Answered,
@@ -374,10 +395,13 @@ impl<P: Send + Sync + 'static> Caller<P> {
     {
         let (watch, at) = (Stopwatch::start(), self.now());
         let (mut cpu, tail) = (Duration::ZERO, Arc::new(Tail::default()));
-        let ended = self.bounded(&mut cpu, (task, tracer, Arc::clone(&tail)), body).await;
-        let (result, moved) = match ended {
+        let about = (task.clone(), tracer, Arc::clone(&tail));
+        let (result, moved) = match self.bounded(&mut cpu, about, body).await {
             Ok((answer, moved)) => (Ok(answer), moved),
-            Err(error) => (Err(Failure { error, said: tail.said() }), BytesMoved::default()),
+            Err(error) => {
+                let secrets = self.context.secrets(task.as_deref());
+                (Err(Failure::without(error, tail.said(), &secrets)), BytesMoved::default())
+            }
         };
         let took = watch.elapsed();
         Called {

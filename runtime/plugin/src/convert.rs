@@ -297,6 +297,20 @@ fn absolute(place: &str, path: String) -> Checked<String> {
     Ok(path)
 }
 
+/// All that a plugin says in an error of its own.
+pub(super) fn words(given: &mut wit::PluginError) -> impl Iterator<Item = &mut String> {
+    let (one, list) = match given {
+        wit::PluginError::NotFound(text)
+        | wit::PluginError::Recoverable(text)
+        | wit::PluginError::Fatal(text)
+        | wit::PluginError::Unsupported(text)
+        | wit::PluginError::PermissionDenied(text) => (Some(text), None),
+        wit::PluginError::InvalidConfig(list) => (None, Some(list)),
+    };
+    let of_list = list.into_iter().flatten().flat_map(|one| [&mut one.path, &mut one.message]);
+    one.into_iter().chain(of_list)
+}
+
 /// A plugin's own error, bounded and visible.
 pub(super) fn plugin_error(given: wit::PluginError) -> PluginCallError {
     let said = |message: String, max: usize| match message.trim() {

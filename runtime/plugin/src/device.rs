@@ -114,7 +114,13 @@ impl DevicePlugin {
                 plugin.ostler_plugin_device().call_fingerprint(store).await
             })
         });
-        let found = self.caller.answer(&ask, called.await)?;
+        let mut found = self.caller.answer(&ask, called.await)?;
+        let instances = found.groups.iter_mut().flat_map(|group| &mut group.instances);
+        let healths = instances.map(|instance| &mut instance.health);
+        let secrets = self.caller.own_secrets();
+        for health in std::iter::once(&mut found.health).chain(healths) {
+            secrets.scrub_text(&mut health.reason);
+        }
         let mut found = convert::device_fingerprint(&self.name, found)
             .map_err(|e| self.caller.failed(&ask, e))?;
         found.next = self.caller.narrowed(found.next);

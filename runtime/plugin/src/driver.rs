@@ -24,6 +24,7 @@ use ostler_model::plugin::Manifest;
 use ostler_model::ports::{
     Capabilities, Inspected, PluginCallError, Started, TaskConfig, TaskContext,
 };
+use ostler_model::redact::Secrets;
 use ostler_model::session::ExecPlan;
 use ostler_model::task::{DriverHandle, ExitResult, RawExit, Workload};
 
@@ -103,6 +104,11 @@ impl DriverPlugin {
         self.manifest.asks().iter().any(|(ask, _)| *ask == Authority::Process)
     }
 
+    /// Learn what of a task's configuration is secret, as its schema says it.
+    pub fn learn_secrets(&self, config: &JsonObject, secrets: &mut Secrets) {
+        secrets.learn_config(config.text(), Some(self.task_schema.value()));
+    }
+
     /// Write its last calls to a file. `None`: nothing is recorded of it.
     ///
     /// # Errors
@@ -134,7 +140,8 @@ impl DriverPlugin {
     /// The driver's own error, or that the call failed.
     pub async fn fingerprint(&self) -> Result<DriverFingerprint, PluginCallError> {
         let ask = self.caller.ask("fingerprint")?;
-        let found = self.caller.answer(&ask, call!(self, None, call_fingerprint()))?;
+        let mut found = self.caller.answer(&ask, call!(self, None, call_fingerprint()))?;
+        found.health.reason = self.caller.without_secrets(&ask, found.health.reason);
         let mut found =
             convert::driver_fingerprint(found).map_err(|e| self.caller.failed(&ask, e))?;
         found.next = self.caller.narrowed(found.next);
@@ -197,8 +204,9 @@ impl DriverPlugin {
         let handle = self.handle(handle)?;
         let exit = raw_exit(exit);
         let ask = self.caller.ask_about("exited", &context)?;
-        let result =
+        let mut result =
             self.caller.answer(&ask, call!(self, Some(context), call_exited(handle, exit)))?;
+        result.error = result.error.map(|text| self.caller.without_secrets(&ask, text));
         exit_result(result).map_err(|e| self.caller.failed(&ask, e))
     }
 
@@ -276,7 +284,11 @@ impl DriverPlugin {
     ) -> Result<Inspected, PluginCallError> {
         let handle = self.handle(handle)?;
         let ask = self.caller.ask_about("inspect", &context)?;
-        let status = self.caller.answer(&ask, call!(self, Some(context), call_inspect(handle)))?;
+        let mut status =
+            self.caller.answer(&ask, call!(self, Some(context), call_inspect(handle)))?;
+        if let Some(exit) = &mut status.exit {
+            exit.error = exit.error.take().map(|text| self.caller.without_secrets(&ask, text));
+        }
         inspected(status).map_err(|e| self.caller.failed(&ask, e))
     }
 
@@ -319,7 +331,8 @@ impl DriverPlugin {
         let plan = self.caller.answer(&ask, called.await.given(given).asked(input))?;
         let program = plan.argv.first().map(String::as_str).unwrap_or_default();
         let granted = self.caller.answers().exec(program);
-        granted.map_err(|excess| PluginCallError::NotGranted(excess.to_string()))?;
+        let told = |text: String| self.caller.without_secrets(&ask, text);
+        granted.map_err(|excess| PluginCallError::NotGranted(told(excess.to_string())))?;
         // Where programs are granted one by one, the driver chooses nothing that they read.
         let chosen = self.caller.answers().grants.programs.is_none();
         let env = plan.env.into_iter().map(|var| (var.name, var.value));

@@ -61,6 +61,11 @@ impl ConfigSchema {
         &self.text
     }
 
+    /// The same as data.
+    pub(crate) const fn value(&self) -> &Value {
+        &self.schema
+    }
+
     /// Keys at which the address of a file may stand that the host fetches: those that the schema marks with
     /// `"x-ostler-fetched": true`.
     #[must_use]

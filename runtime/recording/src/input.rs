@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use super::redact::Secrets;
+use ostler_model::redact::Secrets;
 use ostler_plugin::bindings::since_0_1::driver_export as drv;
 
 /// The arguments of `start`.

@@ -15,7 +15,6 @@
 
 pub mod file;
 mod input;
-pub mod redact;
 mod replay;
 mod ring;
 mod store;

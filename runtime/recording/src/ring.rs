@@ -8,12 +8,12 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use serde_json::Value;
 
 use super::input;
-use super::redact::Secrets;
 use super::store::RecordingStore;
 use super::trace::{SharedTrace, Trace};
 use super::{Bounds, CallOutcome, RecordedCall, Recording};
 use ostler_model::limits::{PLUGIN_RING_BYTES_MAX, PLUGIN_RING_CALLS_MAX, PluginLimits};
 use ostler_model::ports::BoxFuture;
+use ostler_model::redact::Secrets;
 use ostler_plugin::host::trace::HostCallLog;
 use ostler_plugin::observe::{CallEnd, CallObserver, EndedCall, ObservedCall, PluginIdentity};
 

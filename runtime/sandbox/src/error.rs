@@ -213,6 +213,30 @@ pub enum CallError {
     },
 }
 
+impl CallError {
+    /// What is said of it in words that may be a guest's, or be made of what it gave.
+    #[must_use]
+    pub const fn words(&mut self) -> Option<&mut String> {
+        match self {
+            Self::Trap { message, .. }
+            | Self::MemoryLimit { message, .. }
+            | Self::TableLimit { message, .. }
+            | Self::TooManyParts { message }
+            | Self::PoolExhausted { message }
+            | Self::HostPanic { message }
+            | Self::Host { message } => Some(message),
+            Self::StackOverflow { .. }
+            | Self::DeadlineExceeded { .. }
+            | Self::CpuExceeded { .. }
+            | Self::AnswerTooLarge { .. }
+            | Self::TooManyHandles { .. }
+            | Self::HostcallBudget { .. }
+            | Self::Cancelled
+            | Self::Exit { .. } => None,
+        }
+    }
+}
+
 /// Where a guest was, innermost first, to be put behind what happened; empty when nobody knows.
 #[must_use]
 pub fn in_frames(frames: &[String]) -> String {

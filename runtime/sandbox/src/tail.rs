@@ -49,6 +49,12 @@ impl GuestSink for Tail {
 pub struct Said(String);
 
 impl Said {
+    /// The text itself, whose beginning may be cut, to take out what is nobody's to read.
+    #[must_use]
+    pub const fn text(&mut self) -> &mut String {
+        &mut self.0
+    }
+
     /// As it is shown, in at most `max` bytes: the end of it where it is longer.
     #[must_use]
     pub fn within(&self, max: usize) -> String {

@@ -211,7 +211,6 @@ const PURE: &[&str] = &[
     "health/metrics.rs",
     "health/policy.rs",
     "recording/file.rs",
-    "recording/redact.rs",
     "plugin/schema_cost.rs",
     "template",
     "health/strikes.rs",
@@ -282,6 +281,7 @@ fn only_the_process_crate_starts_processes_and_the_sandbox_its_compile_child() {
     let allowed = |s: &Source| s.top() == "process" || s.path == "sandbox/compile.rs";
     assert_eq!(lines_with(&starts, allowed), NOTHING);
 }
+
 /// What is made in one may be any user's, and stands below a directory that all users of the node may enter.
 #[test]
 fn temporary_directories_are_for_their_owner_alone() {
@@ -291,7 +291,6 @@ fn temporary_directories_are_for_their_owner_alone() {
     assert_eq!(lines_with(&[".tempdir"], |source| closed(source)), NOTHING);
     assert!(shipped_sources().iter().any(makes), "they are found");
 }
-
 
 #[test]
 fn nothing_but_tests_uses_the_testing_module() {

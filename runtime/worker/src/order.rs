@@ -188,6 +188,7 @@ pub(crate) fn received(
         named: Arc::default(),
         env: Arc::default(),
         network: None,
+        secrets: Arc::default(),
     };
     let dirs = order.dirs.into_iter().map(|dir| PreopenedDir {
         host_path: PathBuf::from(dir.host),

@@ -17,7 +17,8 @@
 //! `huge-handle`, `error`, `storm` (spawns until the host says no), `strangers` (signals and kills
 //! every id in `args`), `inject` (spawns what no honest driver asks for), `stray` (spawns its command
 //! with other libraries, in other directories, with a `PATH` of its own). The last four fail with the
-//! list of what the host let them do. `name` and `version` in the plugin's configuration are those it
+//! list of what the host let them do. `tell-error` and `tell-panic` say the task's environment in every way
+//! that there is, the last of which the name has. `exited = "tell"` and `stop = "tell"` say `arg`. `name` and `version` in the plugin's configuration are those it
 //! gives itself.
 
 use misbehave::misbehave;
@@ -126,6 +127,21 @@ fn strayed(config: &Config, task: &TaskConfig) -> String {
     let_through.map(|(what, _)| *what).collect::<Vec<_>>().join(", ")
 }
 
+/// Tell a task's environment in the log and in an event; the text of it.
+fn told_everywhere(task: &TaskConfig) -> String {
+    let env: Vec<String> =
+        task.env.iter().map(|var| format!("{}={}", var.name, var.value)).collect();
+    let env = format!("it has {}", env.join(" "));
+    host::log::error(&env);
+    host::events::emit_with(&env, &[EnvVar { name: "has".to_owned(), value: env.clone() }]);
+    env
+}
+
+#[expect(clippy::panic, reason = "what a panic says is to be seen")]
+fn panic(text: &str) -> ! {
+    panic!("{text}");
+}
+
 impl Driver for Hostile {
     type Runs = Process;
 
@@ -171,6 +187,8 @@ impl Driver for Hostile {
             }
             "inject" => return Err(Error::fatal(format!("spawned: {}", injected(&config, &task)))),
             "stray" => return Err(Error::fatal(format!("spawned: {}", strayed(&config, &task)))),
+            "tell-error" => return Err(Error::fatal(told_everywhere(&task))),
+            "tell-panic" => panic(&told_everywhere(&task)),
             "foreign-workload" => return Started::new::<Self>(config.arg),
             _ => {}
         }
@@ -197,12 +215,19 @@ impl Driver for Hostile {
     }
 
     fn exited(handle: Handle, exit: RawExit) -> Result<ExitResult> {
-        misbehave(&told(&handle).exited);
-        Ok(ExitResult::from(exit))
+        let config = told(&handle);
+        misbehave(&config.exited);
+        let error = (config.exited == "tell").then_some(config.arg);
+        let exit = ExitResult::from(exit);
+        Ok(ExitResult { error: error.or(exit.error), ..exit })
     }
 
     fn stop(handle: Handle, signal: Option<String>, _timeout: Milliseconds) -> Result<()> {
-        misbehave(&told(&handle).stop);
+        let config = told(&handle);
+        misbehave(&config.stop);
+        if config.stop == "tell" {
+            return Err(Error::fatal(format!("no: {}", config.arg)));
+        }
         Ok(process::signal(&handle.id()?, signal.as_deref().unwrap_or("SIGINT"))?)
     }
 

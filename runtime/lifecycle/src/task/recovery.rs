@@ -21,9 +21,11 @@ use super::calls::{self, DriverNote, Run};
 use super::handle::{LocalRecord, StartedRecord};
 use super::hooks;
 use super::machine::TaskInput;
+use super::run::secrets_of;
 use ostler_model::clock;
 use ostler_model::limits::KILL_GRACE;
 use ostler_model::ports::{Adoption, Driver, PluginCallError};
+use ostler_model::redact::Secrets;
 use ostler_model::task::Workload;
 
 /// What became of a recovery.
@@ -91,7 +93,8 @@ pub async fn recover(
         }
         // Made once: while the driver cannot be asked yet, a hook that failed gets another try.
         if whole || driver.is_ok() {
-            run.set_context(scope, record, notes, preparation);
+            let secrets = secrets_of(&preparation);
+            run.set_context(scope, record, notes, preparation, secrets);
         }
     }
     match driver {
@@ -219,7 +222,10 @@ pub async fn clear(scope: &TaskScope, record: &LocalRecord, run: &Run) -> bool {
     }
     if known.is_some() && !run.has_context() {
         let (notes, _) = queue::channel(1);
-        run.set_context(scope, record, notes, hooks::Preparation::default());
+        // Nothing was prepared: what the job says is known.
+        let mut secrets = Secrets::of_task();
+        scope.task.env.iter().for_each(|(name, value)| secrets.learn_variable(name, value));
+        run.set_context(scope, record, notes, hooks::Preparation::default(), secrets);
     }
     calls::forget_run(scope, record, run, false).await;
     true

@@ -23,6 +23,7 @@ use ostler_model::ports::{
     BoxFuture, ByteSink, Driver, IdentityRecorder, ProcessIdentity, Started, TaskConfig,
     TaskContext,
 };
+use ostler_model::redact::Secrets;
 use ostler_model::task::{DriverHandle, RawExit, Workload};
 
 /// One start of a task, shared by the calls made for it.
@@ -75,6 +76,7 @@ impl Run {
     ) -> Option<Self> {
         let intent = preparation.intent.take();
         let id = intent.as_ref().map_or_else(|| new_id(scope), |intent| intent.run.clone());
+        let secrets = secrets_of(&preparation);
         let config = config(scope, &id, &mut preparation)?;
         let driver = preparation.driver.take()?;
         preparation.logs.as_ref()?;
@@ -82,7 +84,7 @@ impl Run {
         *lock(&run.intent) = intent.map(Box::new);
         *lock(&run.config) = Some(Box::new(config));
         run.set_driver(driver);
-        run.set_context(scope, record, notes, preparation);
+        run.set_context(scope, record, notes, preparation, secrets);
         Some(run)
     }
 
@@ -125,13 +127,14 @@ impl Run {
         self.restored
     }
 
-    /// Make what the host tells drivers of this run; the first one stays.
+    /// Make what the host tells drivers of this run; the first one stays. `secrets`: see [`secrets_of`].
     pub fn set_context(
         &self,
         scope: &TaskScope,
         record: &LocalRecord,
         notes: queue::Sender<DriverNote>,
         preparation: Preparation,
+        secrets: Secrets,
     ) {
         let Preparation { task_dir, alloc_dir, logs, reservation, templates, .. } = preparation;
         if let Some(templates) = templates {
@@ -164,6 +167,7 @@ impl Run {
             named: Arc::default(),
             env: Arc::default(),
             network: scope.network.get(),
+            secrets: Arc::new(secrets),
         };
         let _first_stays = self.context.set(Arc::new(context));
     }
@@ -286,6 +290,19 @@ impl Run {
 pub fn new_id(scope: &TaskScope) -> RunId {
     let random = u32::try_from(scope.rng.below(1 << 32)).unwrap_or(0);
     RunId::new(scope.allocation.id, &scope.task.name, random)
+}
+
+/// What of a run's environment and configuration is secret, before they are given away.
+#[must_use]
+pub fn secrets_of(preparation: &Preparation) -> Secrets {
+    let mut secrets = Secrets::of_task();
+    let variables = preparation.env.iter().flat_map(|env| &env.vars);
+    variables.for_each(|(name, value)| secrets.learn_variable(name, value));
+    match &preparation.driver {
+        Some(driver) => driver.learn_secrets(&preparation.config, &mut secrets),
+        None => secrets.learn_config(preparation.config.text(), None),
+    }
+    secrets
 }
 
 fn config(scope: &TaskScope, id: &RunId, preparation: &mut Preparation) -> Option<TaskConfig> {

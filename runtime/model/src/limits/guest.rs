@@ -156,3 +156,9 @@ impl Default for TaskLimits {
         }
     }
 }
+
+/// Secrets of the calls that a recording keeps which are looked for in all of it; each costs one pass over it. The
+/// first ones found.
+pub const RECORDED_SECRETS_MAX: usize = 256;
+/// Secrets of one task and its driver which are looked for in what the driver says: more than a task has variables.
+pub const TASK_SECRETS_MAX: usize = 1024;

@@ -14,6 +14,7 @@ use ostler_model::digest::Digest;
 use ostler_model::ids::{AllocId, GroupName, JobId, NameError, RunId, TaskName};
 use ostler_model::limits::{MIB, NOMAD_TASK_DISK_BYTES_MAX};
 use ostler_model::ports::{ByteSink, FsIsolation, SinkFiles, TaskConfig, TaskContext};
+use ostler_model::redact::Secrets;
 use ostler_model::resources::AllocatedPort;
 
 /// Where native programs are looked up in a task that Nomad gives no `PATH`.
@@ -92,6 +93,9 @@ pub(crate) fn context(
     let memory = allocated.memory.unwrap_or_default();
     let most = mebibytes(memory.memory_max_mb).max(mebibytes(memory.memory_mb));
     let job = [&task.job_id, &task.job_name].into_iter().find(|text| !text.is_empty());
+    let mut secrets = Secrets::of_task();
+    let variables = task.env.iter().chain(&task.device_env);
+    variables.for_each(|(name, value)| secrets.learn_variable(name, value));
     Ok(TaskContext {
         alloc_id: task.alloc_id.parse()?,
         job_id: JobId::new(job.map_or("", String::as_str))?,
@@ -115,6 +119,7 @@ pub(crate) fn context(
         named: Arc::default(),
         env: Arc::default(),
         network: None,
+        secrets: Arc::new(secrets),
         run_id,
     })
 }

@@ -17,6 +17,7 @@ use ostler_model::ports::{
     BoxFuture, Capabilities, Diagnostic, Driver, Inspected, PluginCallError, Started, TaskConfig,
     TaskContext, Workloads,
 };
+use ostler_model::redact::Secrets;
 use ostler_model::session::ExecPlan;
 use ostler_model::task::{DriverHandle, ExitResult, RawExit};
 
@@ -100,6 +101,10 @@ impl Driver for DriverProxy {
 
     fn usual_env(&self, user: Option<String>) -> BoxFuture<'_, Vec<(String, String)>> {
         Box::pin(async move { usual_env::of(&self.plugin(), user).await })
+    }
+
+    fn learn_secrets(&self, config: &JsonObject, secrets: &mut Secrets) {
+        self.plugin().learn_secrets(config, secrets);
     }
 
     fn validate(&self, config: &JsonObject) -> Vec<Diagnostic> {

@@ -1,7 +1,7 @@
 //! The data of a store that runs one plugin call.
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
 use std::time::Duration;
 
 use wasmtime::component::ResourceTable;
@@ -20,6 +20,8 @@ use ostler_model::clock::{Clock, Stopwatch};
 use ostler_model::grants::Grants;
 use ostler_model::limits::{self, PluginLimits};
 use ostler_model::ports::TaskContext;
+use ostler_model::redact::Secrets;
+use ostler_model::shown::shown;
 use ostler_sandbox::{
     CpuMeter, GuestLimiter, GuestOutput, HostCalls, HostcallBudget, StoreLimits, StoreState, Tail,
     new_resource_table, new_wasi_builder,
@@ -40,6 +42,8 @@ pub struct PluginContext {
     /// Zero point of the monotonic clock: the same for all calls, so that it never goes back.
     pub started: Stopwatch,
     log: Mutex<LogMeter>,
+    /// What of its configuration and its variables is secret.
+    secrets: RwLock<Arc<Secrets>>,
     /// What all its calls together have open.
     files: OnceLock<Arc<FileShare>>,
 }
@@ -56,7 +60,25 @@ impl PluginContext {
     ) -> Self {
         let log = Mutex::new(LogMeter::new(limits.log_bytes_per_second, clock.now()));
         let (started, files) = (Stopwatch::start(), OnceLock::new());
-        Self { name, config, grants, limits, dry: false, started, log, files }
+        let secrets = RwLock::new(Arc::new(own_secrets(&config, None, &grants)));
+        Self { name, config, grants, limits, dry: false, started, log, secrets, files }
+    }
+
+    /// It described itself: its schema may say more of what is secret.
+    pub(crate) fn described(&self, schema: &str) {
+        let schema = serde_json::from_str(schema).ok();
+        let secrets = Arc::new(own_secrets(&self.config, schema.as_ref(), &self.grants));
+        *self.secrets.write().unwrap_or_else(PoisonError::into_inner) = secrets;
+    }
+
+    /// The secrets that it was given in a call: its own, and those of the task that the call is about.
+    pub(crate) fn secrets(&self, task: Option<&TaskContext>) -> Secrets {
+        let own = Arc::clone(&self.secrets.read().unwrap_or_else(PoisonError::into_inner));
+        let mut all = Secrets::clone(&own);
+        if let Some(task) = task {
+            all.join(&task.secrets);
+        }
+        all
     }
 
     /// The same for a dry run: host functions answer questions truthfully and refuse to start,
@@ -82,6 +104,24 @@ impl PluginContext {
     pub(super) fn log_meter(&self) -> std::sync::MutexGuard<'_, LogMeter> {
         self.log.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// What of a plugin's configuration is secret, and of the agent's variables that it is granted.
+fn own_secrets(config: &str, schema: Option<&serde_json::Value>, grants: &Grants) -> Secrets {
+    let mut secrets = Secrets::of_task();
+    secrets.learn_config(config, schema);
+    if !grants.env.is_empty() {
+        for (name, value) in grants.environment(of_agent()) {
+            secrets.learn_variable(&name, &value);
+        }
+    }
+    secrets
+}
+
+/// The agent's own environment, as far as it is text.
+fn of_agent() -> impl Iterator<Item = (String, String)> {
+    std::env::vars_os()
+        .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
 }
 
 /// Time a call spent in host work that has a deadline of its own (compiling a task, running a
@@ -174,10 +214,7 @@ impl CallState {
         wasi.stderr(GuestOutput::new(stderr));
         // Nearly always none is granted, and copying the agent's takes a tenth of a call.
         if !plugin.grants.env.is_empty() {
-            let of_agent = std::env::vars_os().filter_map(|(name, value)| {
-                Some((name.into_string().ok()?, value.into_string().ok()?))
-            });
-            let granted: Vec<_> = plugin.grants.environment(of_agent).collect();
+            let granted: Vec<_> = plugin.grants.environment(of_agent()).collect();
             wasi.envs(&granted);
         }
         let network = NetworkState::default();
@@ -233,6 +270,21 @@ impl CallState {
         }
         self.wasi.filesystem().clone_from(wasi.build().filesystem());
         Ok(())
+    }
+
+    /// A text of the plugin without the secrets that it was given, and without what hides in it.
+    pub(super) fn said(&self, text: String, max: usize) -> String {
+        self.all_said([(text, max)]).into_iter().next().unwrap_or_default()
+    }
+
+    /// The same of several, each with the most of it that is shown.
+    pub(super) fn all_said(&self, texts: impl IntoIterator<Item = (String, usize)>) -> Vec<String> {
+        let secrets = self.plugin.secrets(self.task.as_deref());
+        let without = |(mut text, max): (String, usize)| {
+            secrets.scrub_text(&mut text);
+            shown(text, max)
+        };
+        texts.into_iter().map(without).collect()
     }
 
     /// Name look-ups as far as they are granted.

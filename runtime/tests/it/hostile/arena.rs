@@ -129,6 +129,7 @@ impl Arena {
             named: Arc::from([]),
             env: Arc::from([]),
             network: None,
+            secrets: Arc::default(),
         };
         (Arc::new(context), printed)
     }

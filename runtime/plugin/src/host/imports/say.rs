@@ -7,7 +7,6 @@ use ostler_model::limits::{
     ANSWER_NAME_BYTES_MAX, EVENT_ANNOTATION_BYTES_MAX, EVENT_ANNOTATIONS_MAX,
     PLUGIN_MESSAGE_BYTES_MAX,
 };
-use ostler_model::shown::shown;
 
 /// Most random bytes of one request; a longer one is cut.
 const RANDOM_BYTES_MAX: u32 = 4096;
@@ -17,8 +16,8 @@ impl log::Host for CallState {
         self.budget.charge(message.len())?;
         let verdict = self.plugin.log_meter().take(message.len(), self.services.clock.now());
         let LogVerdict::Write { dropped } = verdict else { return Ok(()) };
+        let message = self.said(message, PLUGIN_MESSAGE_BYTES_MAX);
         let plugin = self.plugin.name.as_str();
-        let message = shown(message, PLUGIN_MESSAGE_BYTES_MAX);
         if dropped > 0 {
             tracing::warn!(plugin, dropped, "log messages dropped: the plugin logs too much");
         }
@@ -49,15 +48,13 @@ impl events::Host for CallState {
         let bytes: usize = annotations.iter().map(|a| a.name.len() + a.value.len()).sum();
         self.budget.charge(message.len() + bytes)?;
         if let Some(task) = self.task.as_ref().filter(|_| !self.plugin.dry) {
-            let annotations = annotations
+            let (names, values): (Vec<_>, Vec<_>) = annotations
                 .into_iter()
                 .take(EVENT_ANNOTATIONS_MAX)
-                .map(|a| {
-                    let value = shown(a.value, EVENT_ANNOTATION_BYTES_MAX);
-                    (shown(a.name, ANSWER_NAME_BYTES_MAX), value)
-                })
-                .collect();
-            (task.events)(shown(message, PLUGIN_MESSAGE_BYTES_MAX), annotations);
+                .map(|a| ((a.name, ANSWER_NAME_BYTES_MAX), (a.value, EVENT_ANNOTATION_BYTES_MAX)))
+                .unzip();
+            let annotations = self.all_said(names).into_iter().zip(self.all_said(values)).collect();
+            (task.events)(self.said(message, PLUGIN_MESSAGE_BYTES_MAX), annotations);
         }
         Ok(())
     }

@@ -1,4 +1,5 @@
-//! What is taken out of a recording before it is written. Pure.
+//! What is secret of what a plugin is given, and how it is taken out of what is written and shown: recordings of
+//! its calls, and whatever it says itself (errors, panics, messages, events). Pure.
 //!
 //! A value is secret when
 //! - its key in a configuration holds one of [`WORDS`], or
@@ -9,12 +10,15 @@
 //! Texts become as many stars as they have bytes, so that lengths and the form of everything around
 //! them stay; numbers and truth values under such a key become 0 and false. Wherever a secret text of
 //! [`LEAST`] bytes or more (of the environment: [`LEAST_VARIABLE`]) stands in anything else that is
-//! kept (handles, answers of the host, error texts, also as written inside JSON), stars stand there
-//! too. What a plugin made of a secret (a hash, base64) is not recognised.
+//! kept or shown (handles, answers of the host, error texts, also as written inside JSON), stars stand
+//! there too. What a plugin made of a secret (a hash, base64, a half of it) is not recognised.
 
 use std::collections::BTreeSet;
+use std::fmt;
 
 use serde_json::Value;
+
+use crate::limits::{RECORDED_SECRETS_MAX, TASK_SECRETS_MAX};
 
 /// Parts of keys whose values are secret, in lower case, without `_` and `-`.
 pub const WORDS: [&str; 10] = [
@@ -35,22 +39,41 @@ pub const PLAIN: [&str; 7] = ["PATH", "HOME", "USER", "SHELL", "LANG", "TZ", "TM
 pub const LEAST: usize = 4;
 /// The same for variables: `true` or `1` stand everywhere.
 pub const LEAST_VARIABLE: usize = 8;
-/// Most secrets that are looked for; the first ones found.
-const SECRETS_MAX: usize = 256;
 /// Deepest nesting of configurations and schemas that is followed.
 const DEPTH_MAX: usize = 64;
 
-/// Secret texts found so far.
-#[derive(Clone, Debug, Default)]
+/// Secret texts found so far: the first ones, as many as there is room for.
+#[derive(Clone, PartialEq, Eq)]
 pub struct Secrets {
     texts: BTreeSet<Vec<u8>>,
+    most: usize,
     /// Values taken out.
     pub redacted: u32,
 }
 
+/// Those of the calls of a recording.
+impl Default for Secrets {
+    fn default() -> Self {
+        Self { texts: BTreeSet::new(), most: RECORDED_SECRETS_MAX, redacted: 0 }
+    }
+}
+
+/// How many there are, and none of them.
+impl fmt::Debug for Secrets {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} secrets", self.texts.len())
+    }
+}
+
 impl Secrets {
+    /// None yet, with room for those of one task and its driver.
+    #[must_use]
+    pub const fn of_task() -> Self {
+        Self { texts: BTreeSet::new(), most: TASK_SECRETS_MAX, redacted: 0 }
+    }
+
     fn learn(&mut self, text: &str, least: usize) {
-        if text.len() < least || self.texts.len() >= SECRETS_MAX {
+        if text.len() < least || self.texts.len() >= self.most {
             return;
         }
         self.texts.insert(text.as_bytes().to_vec());
@@ -69,7 +92,7 @@ impl Secrets {
 
     /// Take secrets over from another.
     pub fn join(&mut self, other: &Self) {
-        let room = SECRETS_MAX.saturating_sub(self.texts.len());
+        let room = self.most.saturating_sub(self.texts.len());
         self.texts.extend(other.texts.iter().take(room).cloned());
     }
 
@@ -124,12 +147,22 @@ impl Secrets {
         }
     }
 
-    /// A variable of a task's environment.
+    /// Learn what of a configuration, as JSON, is secret.
+    pub fn learn_config(&mut self, text: &str, schema: Option<&Value>) {
+        let _redacted = self.config(text, schema);
+    }
+
+    /// Take a variable of a task's environment out, and learn it.
     pub fn variable(&mut self, name: &str, value: &mut String) {
-        let of_agent = name.starts_with("NOMAD_") && !name.starts_with("NOMAD_META_");
-        let plain = PLAIN.contains(&name) || (of_agent && !secret_key(name));
-        if !plain && !value.is_empty() {
+        if !is_plain(name) && !value.is_empty() {
             self.stars(value, LEAST_VARIABLE);
+        }
+    }
+
+    /// Learn a variable of a task's environment.
+    pub fn learn_variable(&mut self, name: &str, value: &str) {
+        if !is_plain(name) {
+            self.learn(value, LEAST_VARIABLE);
         }
     }
 
@@ -158,14 +191,45 @@ impl Secrets {
         found
     }
 
+    /// The same in the end of a text whose beginning is lost: what is left of a secret that was cut stands at its
+    /// begin.
+    pub fn scrub_end(&self, text: &mut String) -> u32 {
+        let left_of = |secret: &Vec<u8>| {
+            (LEAST..secret.len())
+                .rev()
+                .find(|len| text.as_bytes().starts_with(end_of(secret, *len)))
+        };
+        let cut = self.texts.iter().filter_map(left_of).max().unwrap_or(0);
+        let mut bytes = std::mem::take(text).into_bytes();
+        if let Some(begin) = bytes.get_mut(..cut) {
+            begin.fill(b'*');
+        }
+        *text = String::from_utf8_lossy(&bytes).into_owned();
+        self.scrub_text(text).saturating_add(u32::from(cut > 0))
+    }
+
     /// The same in a text.
     pub fn scrub_text(&self, text: &mut String) -> u32 {
+        if self.texts.is_empty() {
+            return 0;
+        }
         let mut bytes = std::mem::take(text).into_bytes();
         let found = self.scrub(&mut bytes);
         // Secrets are texts, so what is left is one too.
         *text = String::from_utf8_lossy(&bytes).into_owned();
         found
     }
+}
+
+/// Is a variable one that everybody has, or that the agent sets?
+fn is_plain(name: &str) -> bool {
+    let of_agent = name.starts_with("NOMAD_") && !name.starts_with("NOMAD_META_");
+    PLAIN.contains(&name) || (of_agent && !secret_key(name))
+}
+
+/// The last bytes of a secret.
+fn end_of(secret: &[u8], len: usize) -> &[u8] {
+    secret.get(secret.len().saturating_sub(len)..).unwrap_or_default()
 }
 
 fn find(bytes: &[u8], text: &[u8]) -> Option<usize> {
@@ -280,6 +344,31 @@ mod tests {
         assert_eq!(seen("SHORT", "1"), "*");
         let mut elsewhere = b"1 postgres://u:p@h 1".to_vec();
         assert_eq!(secrets.scrub(&mut elsewhere), 1, "short ones stand everywhere");
+    }
+
+    #[test]
+    fn what_is_left_of_a_secret_whose_begin_was_cut_is_taken_out_too() {
+        let mut secrets = Secrets::of_task();
+        secrets.learn_variable("DB", "postgres://u:p@h");
+        let scrubbed = |text: &str| {
+            let mut text = text.to_owned();
+            let found = secrets.scrub_end(&mut text);
+            (text, found)
+        };
+        assert_eq!(scrubbed("u:p@h) no such host"), ("*****) no such host".to_owned(), 1));
+        assert_eq!(scrubbed("p@h and more").1, 0, "so few bytes may be anything");
+        let both = scrubbed("//u:p@h, postgres://u:p@h");
+        assert_eq!(both, ("*******, ****************".to_owned(), 2));
+        assert_eq!(format!("{secrets:?}"), "1 secrets");
+    }
+
+    #[test]
+    fn there_is_room_for_so_many_and_no_more() {
+        let mut secrets = Secrets::of_task();
+        for number in 0..2 * TASK_SECRETS_MAX {
+            secrets.learn_variable("A", &format!("secret-{number:06}"));
+        }
+        assert_eq!(secrets.texts.len(), TASK_SECRETS_MAX);
     }
 
     proptest! {
