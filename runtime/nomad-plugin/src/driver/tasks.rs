@@ -29,6 +29,7 @@ use ostler_model::limits::{
 use ostler_model::ports::{
     BoxFuture, Driver, Inspected, PluginCallError, Started, TaskContext, Workloads,
 };
+use ostler_model::redact::Secrets;
 use ostler_model::session::{ExecSession, TerminalSize};
 use ostler_model::task::{ExitResult, RawExit, Workload};
 use ostler_plugin::driver::DriverPlugin;
@@ -165,6 +166,10 @@ impl Tasks {
             let text = format!("invalid configuration: {}", one_line(&wrong));
             return Err(refused::start(text, false));
         }
+        let mut secrets = Secrets::clone(&context.secrets);
+        self.driver.learn_secrets(&config.config, &mut secrets);
+        let secrets = Arc::new(secrets);
+        let context = Arc::new(TaskContext { secrets, ..(*context).clone() });
         let call = self.driver.start(Arc::clone(&context), config);
         let started = match clock::timeout(START_WALL_MAX, call).await {
             Some(started) => started,
