@@ -400,8 +400,11 @@ impl Tables {
     ) {
         self.put_alloc(Arc::clone(allocation), placed_by, now);
         let Some(entry) = self.allocs.get_mut(&allocation.id) else { return };
-        entry.known_again = KnownAgain::No;
-        entry.modify_time = allocation.created_at;
+        // Who tells servers goes by the index: they are told each state at least once.
+        if placed_by != PlacedBy::Server {
+            entry.known_again = KnownAgain::No;
+            entry.modify_time = allocation.created_at;
+        }
         if let Some(saved) = saved.filter(|saved| saved.finished) {
             entry.ended = true;
             entry.ended_before = Some(saved.client_status);
