@@ -21,6 +21,7 @@ use ostler_health::meter::PluginMeter;
 use ostler_health::policy::Quarantine;
 use ostler_model::limits::{PLUGIN_MESSAGE_BYTES_MAX, QUARANTINE_FILE_BYTES_MAX};
 use ostler_model::plugin::PluginKind;
+use ostler_state::own_file;
 
 /// Name in the data directory.
 const FILE: &str = "quarantine.json";
@@ -135,7 +136,7 @@ impl AgentHandle {
 
 fn read(path: &Path) -> io::Result<Vec<Kept>> {
     let mut bytes = Vec::new();
-    match std::fs::File::open(path) {
+    match own_file::read(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
         Err(error) => return Err(error),
         Ok(file) => file.take(QUARANTINE_FILE_BYTES_MAX).read_to_end(&mut bytes)?,
@@ -153,7 +154,7 @@ fn write(dir: &Path, kept: &[Kept]) -> io::Result<()> {
         };
     }
     let temporary = dir.join(format!("{FILE}.new"));
-    let mut file = std::fs::File::create(&temporary)?;
+    let mut file = own_file::write_anew(&temporary)?;
     file.write_all(&serde_json::to_vec_pretty(kept)?)?;
     file.sync_all()?;
     std::fs::rename(&temporary, &path)?;

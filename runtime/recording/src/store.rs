@@ -119,7 +119,9 @@ fn save(dir: &Path, recording: &Recording, now: Timestamp) -> io::Result<PathBuf
     let path = dir.join(name(recording, now));
     let temporary = path.with_extension("tmp");
     let mut file = OpenOptions::new();
-    let mut file = file.write(true).create(true).truncate(true).mode(0o600).open(&temporary)?;
+    // A link in its place is not followed.
+    let file = file.write(true).create(true).truncate(true).mode(0o600);
+    let mut file = file.custom_flags(libc::O_NOFOLLOW).open(&temporary)?;
     file.write_all(&bytes)?;
     fs::rename(&temporary, &path)?;
     remove_oldest(dir)?;

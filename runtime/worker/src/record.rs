@@ -1,10 +1,10 @@
 //! What a worker leaves beside its socket, by which a later agent finds it. Frozen: `worker.json`.
 
-use std::fs::File;
 use std::io::{self, Read as _, Write as _};
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
 
+use rustix::fs::OFlags;
 use serde::{Deserialize, Serialize};
 
 use ostler_process::identity;
@@ -45,7 +45,10 @@ impl WorkerRecord {
 
     /// Read it; `None` where there is none yet.
     pub fn read(dir: &Path) -> io::Result<Option<Self>> {
-        let file = match File::open(dir.join(FILE)) {
+        // A link in its place is not followed.
+        let flags = i32::try_from(OFlags::NOFOLLOW.bits()).map_err(io::Error::other)?;
+        let mut options = std::fs::OpenOptions::new();
+        let file = match options.read(true).custom_flags(flags).open(dir.join(FILE)) {
             Ok(file) => file,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
             Err(error) => return Err(error),

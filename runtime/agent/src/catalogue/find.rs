@@ -14,6 +14,7 @@ use ostler_model::config::{AnswerGrants, CommandGrant, FileGrant, Grants, NodeGr
 use ostler_model::isolation::IsolationGrant;
 use ostler_model::json::JsonObject;
 use ostler_model::limits::PluginLimits;
+use ostler_model::shown::{code_point, shown_path, unseen};
 use ostler_model::trust::PluginSource;
 
 /// Most files of a plugin directory that are looked at.
@@ -67,7 +68,7 @@ impl Candidate {
 
     fn file(name: &str, source: PluginSource, path: &Path) -> Self {
         let bytes = Ok(Place::File(path.to_owned()));
-        let bare = Self::new(name, source, path.display().to_string(), bytes);
+        let bare = Self::new(name, source, shown_path(path), bytes);
         Self { path: Some(path.to_owned()), ..bare }
     }
 
@@ -106,8 +107,12 @@ pub(super) fn candidates(config: &AgentConfig, dirs: Dirs<'_>, embedded: bool) -
         found.entry(name.to_owned()).or_default().push(one);
     }
     for path in config.plugin_dir.iter().flat_map(|dir| wasm_files(dir)) {
-        let name = path.file_stem().map(|s| s.to_string_lossy().into_owned()).unwrap_or_default();
+        let name = path.file_stem().map(|s| shown_path(Path::new(s))).unwrap_or_default();
         let mut one = Candidate::file(&name, PluginSource::PluginDir, &path);
+        if let Some(hidden) = unseen(&path.to_string_lossy()) {
+            let hidden = code_point(hidden);
+            one.bytes = Err(format!("its name has {hidden}, which is not seen; rename the file"));
+        }
         if found.contains_key(&name) {
             one.bytes = Err(stands_for_built_in(&name, &path));
         }
@@ -142,7 +147,7 @@ fn stands_for_built_in(name: &str, path: &Path) -> String {
         "{name} is the name of a built-in plugin, and a file of plugin_dir replaces none by itself; to \
          use the file instead put this into the agent's configuration:\n\
          plugin \"{name}\" {{\n  file = {:?}\n}}\n",
-        path.display().to_string()
+        shown_path(path)
     )
 }
 
@@ -302,7 +307,7 @@ fn wasm_files(dir: &Path) -> Vec<PathBuf> {
     let entries = match std::fs::read_dir(dir) {
         Ok(entries) => entries,
         Err(error) => {
-            tracing::error!(dir = %dir.display(), %error, "cannot read the plugin directory");
+            tracing::error!(dir = %shown_path(dir), %error, "cannot read the plugin directory");
             return Vec::new();
         }
     };
@@ -320,6 +325,20 @@ mod tests {
     #![allow(clippy::unwrap_used, reason = "tests")]
 
     use super::*;
+
+    #[test]
+    fn a_file_whose_name_hides_something_is_shown_as_it_is_and_not_used() {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::write(dir.path().join("a\nERROR forged.wasm"), "").unwrap();
+        let plugin_dir = Some(dir.path().to_owned());
+        let config = AgentConfig { plugin_dir, ..AgentConfig::default() };
+        let dirs = Dirs { data: Path::new("/agent"), socket: None };
+        let found = candidates(&config, dirs, false);
+        let one = found.iter().find(|one| one.whose.name.contains("forged")).unwrap();
+        assert_eq!(one.whose.name, r"a\nERROR forged");
+        assert!(!one.whose.place.contains('\n'));
+        assert!(one.bytes.as_ref().is_err_and(|why| why.contains("U+000A")));
+    }
 
     /// Whoever opens the socket may do what the agent's user may.
     #[test]

@@ -23,7 +23,7 @@ use ostler_model::limits::{
     PLUGIN_FILE_BYTES_MAX, QUARANTINE_FILE_BYTES_MAX, SIGNATURE_FILE_BYTES_MAX,
 };
 use ostler_plugin::manifest::digest;
-use ostler_state::durable;
+use ostler_state::{durable, own_file};
 
 const DIR: &str = "plugins";
 const FILE: &str = "kept.json";
@@ -190,7 +190,7 @@ pub(super) async fn remember(agent: &AgentHandle, seed: &Seed, report: &UpgradeR
 
 fn read(path: &Path) -> io::Result<Vec<Kept>> {
     let mut bytes = Vec::new();
-    match std::fs::File::open(path) {
+    match own_file::read(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
         Err(error) => return Err(error),
         Ok(file) => file.take(QUARANTINE_FILE_BYTES_MAX).read_to_end(&mut bytes)?,
@@ -207,7 +207,7 @@ fn write(dir: &Path, path: &Path, bytes: &[u8]) -> io::Result<()> {
         return Err(io::Error::other("larger than a plugin may be"));
     }
     let temporary = path.with_extension("new");
-    let mut file = std::fs::File::create(&temporary)?;
+    let mut file = own_file::write_anew(&temporary)?;
     file.write_all(bytes)?;
     file.sync_all()?;
     std::fs::rename(&temporary, path)?;
