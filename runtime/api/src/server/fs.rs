@@ -1,10 +1,11 @@
 //! Files of an allocation's directory: listed, looked at, read.
 //!
-//! Tasks write there, so every name is untrusted: paths are walked inside the directory's handle,
-//! and what would lead outside is refused by it. Only plain files are read. What is under a task's
-//! `secrets` is not shown, as in Nomad.
+//! Tasks write there, and may put a link in the place of a file at any time. So a path is walked once, inside the
+//! directory's handle, which refuses what would lead outside; what it led to is held, then looked at, and read through
+//! that handle. Only plain files are read. What is under a task's `secrets` is not shown, as in Nomad.
 
 use std::io;
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt as _;
 use std::path::{Component, Path, PathBuf};
 use std::sync::Arc;
@@ -73,27 +74,74 @@ fn inside(params: &Params) -> PathBuf {
     PathBuf::from(if asked.is_empty() { "." } else { asked })
 }
 
-/// Do something with the allocation's directory where blocking is allowed.
+/// Do something with what is at a path in the allocation's directory, where blocking is allowed.
 async fn in_dir<T: Send + 'static>(
     api: &Api,
     id: &str,
     path: PathBuf,
-    act: impl FnOnce(&Dir, &Path) -> io::Result<T> + Send + 'static,
+    act: impl FnOnce(&HeldEntry) -> io::Result<T> + Send + 'static,
 ) -> Result<T, Failure> {
     let root = known(api, id)?.handle.dir();
     let shown = path.display().to_string();
     let work = move || {
         let dir = Dir::open_ambient_dir(root, cap_std::ambient_authority())?;
-        // Where links inside the directory lead to.
-        let real = dir.canonicalize(&path)?;
-        if is_secret(&real) {
-            return Err(io::Error::new(io::ErrorKind::PermissionDenied, "secrets are not shown"));
-        }
-        act(&dir, &real)
+        act(&HeldEntry::find(&dir, &path)?)
     };
     let done = tokio::task::spawn_blocking(work).await;
     let done = done.map_err(|error| Failure::Internal(error.to_string()))?;
     done.map_err(|source| Failure::File { path: shown, source })
+}
+
+/// Something in an allocation's directory, held but not opened to be read. Tasks may put something else in its place
+/// at any time: whatever is looked at, shown or read is this one, and its place is where it was when it was held.
+struct HeldEntry {
+    file: cap_std::fs::File,
+    metadata: Metadata,
+    /// Where it is, from the allocation's directory on, without links.
+    place: PathBuf,
+}
+
+impl HeldEntry {
+    /// What a path leads to, through links in the directory. What would lead out of it is refused, and so are the
+    /// secrets of tasks.
+    fn find(dir: &Dir, path: &Path) -> io::Result<Self> {
+        let mut options = OpenOptions::new();
+        options.read(true).custom_flags(libc::O_PATH);
+        let file = dir.open_with(path, &options)?;
+        let metadata = file.metadata()?;
+        let gone = || io::Error::from(io::ErrorKind::NotFound);
+        if metadata.nlink() == 0 {
+            return Err(gone());
+        }
+        let root = std::fs::read_link(through(dir))?;
+        let place = std::fs::read_link(through(&file))?;
+        let place = place.strip_prefix(root).map_err(|_| gone())?.to_owned();
+        if is_secret(&place) {
+            return Err(io::Error::new(io::ErrorKind::PermissionDenied, "secrets are not shown"));
+        }
+        Ok(Self { file, metadata, place })
+    }
+
+    /// A plain file, to be read. Nothing else is opened: that may have effects, and a pipe be waited for.
+    fn read(&self) -> io::Result<std::fs::File> {
+        if !self.metadata.is_file() {
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, "not a plain file"));
+        }
+        std::fs::File::open(through(&self.file))
+    }
+
+    /// What is in a directory.
+    fn entries(&self) -> io::Result<cap_std::fs::ReadDir> {
+        if !self.metadata.is_dir() {
+            return Err(io::Error::new(io::ErrorKind::NotADirectory, "not a directory"));
+        }
+        Dir::from_std_file(std::fs::File::open(through(&self.file))?).entries()
+    }
+}
+
+/// A path that leads to what is held, whatever has its name meanwhile.
+fn through(held: &impl AsRawFd) -> String {
+    format!("/proc/self/fd/{}", held.as_raw_fd())
 }
 
 /// `<task>/secrets` and what is in it.
@@ -104,11 +152,9 @@ fn is_secret(path: &Path) -> bool {
 
 /// `GET /v1/client/fs/ls/ID`
 pub(super) async fn list(Asked { api, id, params }: Asked) -> Result<Response, Failure> {
-    let files = in_dir(&api, &id, inside(&params), |dir, path| {
-        let entries =
-            if path.as_os_str().is_empty() { dir.entries()? } else { dir.read_dir(path)? };
+    let files = in_dir(&api, &id, inside(&params), |held| {
         let mut files = Vec::new();
-        for entry in entries.take(API_DIR_ENTRIES_MAX) {
+        for entry in held.entries()?.take(API_DIR_ENTRIES_MAX) {
             let entry = entry?;
             // One that went in between is not there.
             let Ok(metadata) = entry.metadata() else { continue };
@@ -124,12 +170,11 @@ pub(super) async fn list(Asked { api, id, params }: Asked) -> Result<Response, F
 /// `GET /v1/client/fs/stat/ID`
 pub(super) async fn stat(Asked { api, id, params }: Asked) -> Result<Response, Failure> {
     let own_name = id.clone();
-    let file = in_dir(&api, &id, inside(&params), move |dir, path| {
-        let name = path.file_name().map(|name| name.to_string_lossy().into_owned());
-        let metadata =
-            if name.is_none() { dir.dir_metadata()? } else { dir.symlink_metadata(path)? };
-        let kind = if metadata.is_file() { content_type(&opened(dir, path)?)? } else { BYTES };
-        Ok(info(name.unwrap_or(own_name), &metadata, kind))
+    let file = in_dir(&api, &id, inside(&params), move |held| {
+        let name = held.place.file_name().map(|name| name.to_string_lossy().into_owned());
+        let kind =
+            if held.metadata.is_file() { content_type(&held.read()?)? } else { BYTES };
+        Ok(info(name.unwrap_or(own_name), &held.metadata, kind))
     });
     reply::json(&params, &file.await?)
 }
@@ -144,13 +189,6 @@ fn content_type(file: &std::fs::File) -> io::Result<&'static str> {
     let length = file.read_at(&mut begin, 0)?;
     let binary = |byte: &u8| matches!(byte, 0..=8 | 0x0b | 0x0e..=0x1a | 0x1c..=0x1f);
     Ok(if begin.iter().take(length).any(binary) { BYTES } else { TEXT })
-}
-
-/// A file that reading does not wait for: a pipe without a writer would hold the open up.
-fn opened(dir: &Dir, path: &Path) -> io::Result<std::fs::File> {
-    let mut options = OpenOptions::new();
-    options.read(true).custom_flags(libc::O_NONBLOCK);
-    Ok(dir.open_with(path, &options)?.into_std())
 }
 
 /// `GET /v1/client/fs/cat/ID`
@@ -172,13 +210,10 @@ pub(super) async fn open(
     params: &Params,
 ) -> Result<(std::fs::File, u64), Failure> {
     params.required("path")?;
-    let open = in_dir(api, id, inside(params), |dir, path| {
-        let file = opened(dir, path)?;
-        let metadata = file.metadata()?;
-        if !metadata.is_file() {
-            return Err(io::Error::new(io::ErrorKind::InvalidInput, "not a plain file"));
-        }
-        Ok((file, metadata.len()))
+    let open = in_dir(api, id, inside(params), |held| {
+        let file = held.read()?;
+        let length = file.metadata()?.len();
+        Ok((file, length))
     });
     open.await
 }
@@ -237,7 +272,7 @@ impl Part {
 
 #[cfg(test)]
 mod tests {
-    #![allow(clippy::unwrap_used, reason = "tests")]
+    #![allow(clippy::unwrap_used, clippy::panic, reason = "tests")]
 
     use super::*;
 
@@ -269,6 +304,76 @@ mod tests {
             TEXT,
             "only the beginning is looked at"
         );
+    }
+
+    /// What a task that exchanges a link again and again can make its readers see.
+    #[test]
+    fn a_link_that_is_exchanged_while_it_is_followed_leads_to_no_secret() {
+        let root = tempfile::tempdir().unwrap();
+        let inside = |path: &str| root.path().join(path);
+        for dir in ["alloc/data", "other/secrets"] {
+            std::fs::create_dir_all(inside(dir)).unwrap();
+        }
+        std::fs::write(inside("other/secrets/token"), "secret").unwrap();
+        std::fs::write(inside("alloc/data/plain"), "plain").unwrap();
+        std::os::unix::fs::symlink("plain", inside("alloc/data/x")).unwrap();
+        std::os::unix::fs::symlink("../../other/secrets/token", inside("alloc/data/y")).unwrap();
+        let dir = Dir::open_ambient_dir(root.path(), cap_std::ambient_authority()).unwrap();
+        let data = std::fs::File::open(inside("alloc/data")).unwrap();
+        let exchange = rustix::fs::RenameFlags::EXCHANGE;
+        let ended = std::sync::atomic::AtomicBool::new(false);
+        let (mut plain, mut refused) = (0, 0);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !ended.load(std::sync::atomic::Ordering::Relaxed) {
+                    rustix::fs::renameat_with(&data, "x", &data, "y", exchange).unwrap();
+                }
+            });
+            for _ in 0..20_000 {
+                let found = HeldEntry::find(&dir, Path::new("alloc/data/x"));
+                match found.and_then(|held| io::read_to_string(held.read()?)) {
+                    Ok(text) if text == "plain" => plain += 1,
+                    Ok(text) => {
+                        ended.store(true, std::sync::atomic::Ordering::Relaxed);
+                        panic!("read {text:?}");
+                    }
+                    Err(_) => refused += 1,
+                }
+            }
+            ended.store(true, std::sync::atomic::Ordering::Relaxed);
+        });
+        assert!(plain > 0 && refused > 0, "both were met: {plain}, {refused}");
+    }
+
+    #[test]
+    fn what_a_path_leads_to_is_held_with_its_place() {
+        let root = tempfile::tempdir().unwrap();
+        let inside = |path: &str| root.path().join(path);
+        std::fs::create_dir_all(inside("web/local")).unwrap();
+        std::fs::write(inside("web/local/f"), "text").unwrap();
+        std::os::unix::fs::symlink("f", inside("web/local/link")).unwrap();
+        std::os::unix::fs::symlink("/etc/passwd", inside("web/local/out")).unwrap();
+        std::os::unix::fs::symlink("../../..", inside("web/local/up")).unwrap();
+        rustix::fs::mkfifoat(rustix::fs::CWD, inside("web/local/pipe"), rustix::fs::Mode::from_raw_mode(0o600)).unwrap();
+        let dir = Dir::open_ambient_dir(root.path(), cap_std::ambient_authority()).unwrap();
+        let find = |path: &str| HeldEntry::find(&dir, Path::new(path));
+        let held = find("web/local/link").unwrap();
+        assert_eq!(held.place, Path::new("web/local/f"));
+        // Whatever is there by now.
+        std::fs::rename(inside("web/local/f"), inside("web/local/g")).unwrap();
+        assert_eq!(io::read_to_string(held.read().unwrap()).unwrap(), "text");
+        assert_eq!(find(".").unwrap().place, Path::new(""));
+        assert_eq!(find("web").unwrap().entries().unwrap().count(), 1);
+        for (path, kind) in [
+            ("web/local/out", io::ErrorKind::PermissionDenied),
+            ("web/local/up", io::ErrorKind::PermissionDenied),
+            ("web/local/link", io::ErrorKind::NotFound),
+        ] {
+            assert_eq!(find(path).err().unwrap().kind(), kind, "{path}");
+        }
+        let pipe = find("web/local/pipe").unwrap();
+        assert_eq!(pipe.read().unwrap_err().kind(), io::ErrorKind::InvalidInput);
+        assert_eq!(pipe.entries().err().unwrap().kind(), io::ErrorKind::NotADirectory);
     }
 
     #[test]
