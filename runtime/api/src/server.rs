@@ -23,6 +23,7 @@ mod allocs;
 mod blocked;
 mod body;
 mod client;
+mod computing;
 mod connection;
 mod debug;
 mod deployments;

@@ -30,6 +30,7 @@ const CRATES: &[&str] = &[
     "network",
     "node",
     "nomad-plugin",
+    "patterns",
     "plugin",
     "probe",
     "process",
@@ -206,6 +207,7 @@ const PURE: &[&str] = &[
     "node/fingerprint/dampen.rs",
     "node/version.rs",
     "node/watch/uevent.rs",
+    "patterns",
     "plugin/convert",
     "plugin/manifest.rs",
     "health/metrics.rs",
@@ -431,8 +433,12 @@ fn the_command_line_touches_the_agent_only_through_its_handle_and_plain_data() {
 
 #[test]
 fn the_api_touches_the_agent_only_through_its_handle_and_plain_data() {
-    let allowed =
-        ["lifecycle::alloc::AllocHandle", "lifecycle::alloc::dir", "lifecycle::task::RequestError"];
+    let allowed = [
+        "lifecycle::alloc::AllocHandle",
+        "lifecycle::alloc::dir",
+        "lifecycle::task::RequestError",
+        "sandbox::threads",
+    ];
     assert_eq!(imports_beyond("api", &allowed), NOTHING);
 }
 

@@ -38,6 +38,7 @@ mod cluster_jobs;
 mod cluster_kills;
 mod cluster_trouble;
 mod cluster_trust;
+mod computing;
 mod crash;
 mod crash_matrix;
 mod deployments;

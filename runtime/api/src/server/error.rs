@@ -12,7 +12,7 @@ use ostler_agent::{
 use ostler_lifecycle::task::RequestError;
 use ostler_model::access::{Level, NotPolicy};
 use ostler_model::ids::{AllocId, JobId, TaskName, UnknownNamespace};
-use ostler_model::limits::{API_BODY_BYTES_MAX, EXEC_SESSIONS_MAX};
+use ostler_model::limits::{API_BODY_BYTES_MAX, API_COMPUTING_WALL_MAX, EXEC_SESSIONS_MAX};
 use ostler_model::vars::VarPathError;
 
 /// Why a request was not served.
@@ -269,6 +269,12 @@ pub(super) enum Failure {
     /// It took longer than a request may.
     #[error("the request was not done in time; what it began may still go on")]
     TooSlow,
+    /// More would have to be computed than is.
+    #[error(
+        "what was asked for was not computed within {} s; ask for less, or again when the node is less busy",
+        API_COMPUTING_WALL_MAX.as_secs()
+    )]
+    TooMuch,
     /// Something of the agent failed inside.
     #[error("internal error: {0}")]
     Internal(String),
@@ -336,7 +342,7 @@ impl Failure {
             | Self::NoProfiles
             | Self::SocketOnly => StatusCode::FORBIDDEN,
             Self::Token(error) => of_token(error),
-            Self::TooSlow => StatusCode::GATEWAY_TIMEOUT,
+            Self::TooSlow | Self::TooMuch => StatusCode::GATEWAY_TIMEOUT,
             Self::Logs { .. } | Self::Stay(_) | Self::Internal(_) => {
                 StatusCode::INTERNAL_SERVER_ERROR
             }

@@ -8,7 +8,7 @@ use axum::body::Bytes;
 use axum::extract::State;
 use axum::extract::rejection::BytesRejection;
 use axum::http::HeaderMap;
-use axum::response::Response;
+use axum::response::{IntoResponse as _, Response};
 use serde::de::IgnoredAny;
 use serde_json::Value;
 
@@ -31,6 +31,7 @@ use ostler_model::ids::{JobId, NAMESPACE, Namespace};
 use ostler_model::job::Job;
 use ostler_model::limits::API_START_WAIT;
 use ostler_model::saved::{JobOrigin, JobRecord};
+use ostler_model::wanted::Wanted;
 use ostler_trace::{Registration, TraceParent};
 use ostler_wire::{
     EvalOptions, EvaluateRequest, JobDiff, JobRequest, JobVersions, ParseRequest, Registered,
@@ -67,20 +68,27 @@ struct Given {
 }
 
 /// What each request acts on of what stands beside its job.
-const OF_REGISTRATION: [&str; 5] =
-    ["Region", "Namespace", "EnforceIndex", "JobModifyIndex", "PreserveCounts"];
-const OF_PLAN: [&str; 4] = ["Region", "Namespace", "Diff", "PreserveCounts"];
-const OF_VALIDATION: [&str; 2] = ["Region", "Namespace"];
+const OF_REGISTRATION: &[&str] =
+    &["Region", "Namespace", "EnforceIndex", "JobModifyIndex", "PreserveCounts"];
+const OF_PLAN: &[&str] = &["Region", "Namespace", "Diff", "PreserveCounts"];
+const OF_VALIDATION: &[&str] = &["Region", "Namespace"];
 
-fn job_of(params: &Params, bytes: &[u8], acted_on: &[&str]) -> Result<Given, Failure> {
-    let read = ostler_jobspec::read_request(bytes, acted_on);
-    let Request { parsed, stop } = read.map_err(|diagnostics| {
-        let text = std::str::from_utf8(bytes).unwrap_or_default();
-        Failure::BadJob(diagnostics.render(text, false))
-    })?;
+/// A body, and what is acted on of what stands in it beside the job.
+type Whole = (Bytes, &'static [&'static str]);
+
+async fn job_of(api: &Api, params: &Params, (bytes, acted_on): Whole) -> Result<Given, Failure> {
+    let read = api.computing.run(params.access().caller(), move |_| {
+        let request = ostler_jobspec::read_request(&bytes, acted_on).map_err(|diagnostics| {
+            let text = std::str::from_utf8(&bytes).unwrap_or_default();
+            Failure::BadJob(diagnostics.render(text, false))
+        })?;
+        // Whatever else stands there was told or refused where the job was read.
+        let beside: JobRequest<IgnoredAny> =
+            serde_json::from_slice(&bytes).map_err(Failure::BadBody)?;
+        Ok::<_, Failure>((request, beside))
+    });
+    let (Request { parsed, stop }, beside) = read.await??;
     let Parsed { mut job, warnings, .. } = parsed;
-    // Whatever else stands there was told or refused where the job was read.
-    let beside: JobRequest<IgnoredAny> = serde_json::from_slice(bytes).map_err(Failure::BadBody)?;
     let JobRequest {
         job: _,
         namespace,
@@ -111,15 +119,15 @@ fn job_of(params: &Params, bytes: &[u8], acted_on: &[&str]) -> Result<Given, Fai
 }
 
 /// As [`job_of`], for somebody who may change it: its namespace may stand in the body alone.
-fn job_to_change(params: &Params, bytes: &[u8], acted_on: &[&str]) -> Result<Given, Failure> {
-    let given = job_of(params, bytes, acted_on)?;
+async fn job_to_change(api: &Api, params: &Params, whole: Whole) -> Result<Given, Failure> {
+    let given = job_of(api, params, whole).await?;
     params.access().require(Level::Submit, given.job.namespace())?;
     Ok(given)
 }
 
 /// The same for a path that names the job too.
-fn job_named(params: &Params, id: &str, bytes: &[u8], acted_on: &[&str]) -> Result<Given, Failure> {
-    let given = job_to_change(params, bytes, acted_on)?;
+async fn job_named(api: &Api, params: &Params, id: &str, whole: Whole) -> Result<Given, Failure> {
+    let given = job_to_change(api, params, whole).await?;
     let path = given.job.id.beside(id).map_err(|_| Failure::NotThere("job"))?;
     match given.job.id == path {
         true => Ok(given),
@@ -177,7 +185,7 @@ pub(super) async fn register(
     headers: HeaderMap,
     body: Body,
 ) -> Result<Response, Failure> {
-    let given = job_to_change(&params, &bytes(body)?, &OF_REGISTRATION)?;
+    let given = job_to_change(&api, &params, (bytes(body)?, OF_REGISTRATION)).await?;
     take(&api, &params, &headers, given).await
 }
 
@@ -187,7 +195,7 @@ pub(super) async fn update(
     headers: HeaderMap,
     body: Body,
 ) -> Result<Response, Failure> {
-    let given = job_named(&params, &id, &bytes(body)?, &OF_REGISTRATION)?;
+    let given = job_named(&api, &params, &id, (bytes(body)?, OF_REGISTRATION)).await?;
     take(&api, &params, &headers, given).await
 }
 
@@ -239,7 +247,11 @@ async fn take(
 }
 
 /// `PUT /v1/jobs/parse`
-pub(super) async fn parse(params: Params, body: Body) -> Result<Response, Failure> {
+pub(super) async fn parse(
+    State(api): Shared,
+    params: Params,
+    body: Body,
+) -> Result<Response, Failure> {
     // What comes back always has its defaults.
     let ParseRequest { job_hcl: text, canonicalize: _, variables, hcl_v1 } =
         body::read(&params, body)?;
@@ -250,9 +262,13 @@ pub(super) async fn parse(params: Params, body: Body) -> Result<Response, Failur
     if let Some(variables) = variables.filter(|text| !text.is_empty()) {
         inputs.add_file("Variables", variables).map_err(Failure::BadJob)?;
     }
-    let read =
-        ostler_jobspec::read_with(text.as_bytes(), Path::new(""), Some(Syntax::Hcl), &inputs);
-    let job = read.map_err(|diagnostics| Failure::BadJob(diagnostics.render(&text, false)))?.job;
+    let read = api.computing.run(params.access().caller(), move |wanted| {
+        inputs.wanted = wanted.clone();
+        let syntax = Some(Syntax::Hcl);
+        let read = ostler_jobspec::read_with(text.as_bytes(), Path::new(""), syntax, &inputs);
+        read.map_err(|diagnostics| Failure::BadJob(diagnostics.render(&text, false)))
+    });
+    let job = read.await??.job;
     reply::json(&params, &job::parsed(&job))
 }
 
@@ -262,14 +278,16 @@ pub(super) async fn validate(
     params: Params,
     body: Body,
 ) -> Result<Response, Failure> {
-    let bytes = bytes(body)?;
     let (mut warnings, mut agent_warnings, mut config_problems) = Default::default();
-    let problems: Vec<String> = match job_of(&params, &bytes, &OF_VALIDATION) {
+    let whole = (bytes(body)?, OF_VALIDATION);
+    let problems: Vec<String> = match job_of(&api, &params, whole).await {
         Ok(given) => {
             drivers(&api, &given.job).await;
             (warnings, agent_warnings) = (given.warnings, api.agent.without_driver(&given.job));
             agent_warnings.extend(api.agent.not_as_written(&given.job));
-            config_problems = api.agent.check(&given.job);
+            let (agent, job) = (api.agent.clone(), given.job);
+            let checked = api.computing.run(params.access().caller(), move |_| agent.check(&job));
+            config_problems = checked.await?;
             config_problems.iter().map(ToString::to_string).collect()
         }
         Err(Failure::BadJob(text)) => vec![text],
@@ -312,34 +330,48 @@ pub(super) async fn summary(Asked { api, id, params }: Asked) -> Result<Response
 /// `GET /v1/job/ID/versions`: those that are kept, newest first.
 pub(super) async fn versions(Asked { api, id, params }: Asked) -> Result<Response, Failure> {
     let diffs = params.flag("diffs")?;
-    let show = |job: JobView| {
-        let waits = waits_for(&job);
-        let newest = Seen::new(&job, &waits);
-        let id = &job.record.job.id;
-        let of_job = api.agent.alloc_refs(|alloc| alloc.job.id == *id);
-        let live =
-            of_job.iter().filter(|one| !one.handle.state().borrow().client_status.terminal());
-        let live: BTreeSet<u64> = live.map(|alloc| alloc.allocation.job_version).collect();
-        let earlier = api.agent.versions(id);
-        let diffs = diffs.then(|| between(&earlier, &job.record));
-        let runs = |record: &JobRecord| live.contains(&record.version);
-        let earlier = earlier.iter().rev();
-        let earlier = earlier.map(|record| full(newest.earlier(record, runs(record))));
-        let versions = std::iter::once(full(newest)).chain(earlier).collect();
-        let index = job.record.modify_index;
-        let answer = JobVersions { versions, diffs, index, last_contact: 0, known_leader: true };
-        reply::json(&params, &answer)
+    let found = wait::found(&api, &params, || look(&api, &params, &id)).await?;
+    let job = match found.value {
+        Ok(job) => job,
+        Err(failure) => return Ok(reply::read_at(found.index, failure.into_response())),
     };
-    shown(&api, &params, &id, show).await
+    let earlier = api.agent.versions(&job.record.job.id);
+    let diffs = match diffs {
+        false => None,
+        true => {
+            let (earlier, newest) = (earlier.clone(), Arc::clone(&job.record));
+            let compare = move |wanted: &Wanted| between(&earlier, &newest, wanted);
+            Some(api.computing.run(params.access().caller(), compare).await?)
+        }
+    };
+    let waits = waits_for(&job);
+    let newest = Seen::new(&job, &waits);
+    let of_job = api.agent.alloc_refs(|alloc| alloc.job.id == job.record.job.id);
+    let live = of_job.iter().filter(|one| !one.handle.state().borrow().client_status.terminal());
+    let live: BTreeSet<u64> = live.map(|alloc| alloc.allocation.job_version).collect();
+    let runs = |record: &JobRecord| live.contains(&record.version);
+    let earlier = earlier.iter().rev();
+    let earlier = earlier.map(|record| full(newest.earlier(record, runs(record))));
+    let versions = std::iter::once(full(newest)).chain(earlier).collect();
+    let index = job.record.modify_index;
+    let answer = JobVersions { versions, diffs, index, last_contact: 0, known_leader: true };
+    Ok(reply::read_at(found.index, reply::json(&params, &answer)?))
 }
 
-/// What each version but the first changed, newest first. `earlier`: the oldest first.
-fn between(earlier: &[Arc<JobRecord>], newest: &Arc<JobRecord>) -> Vec<JobDiff<'static>> {
+/// What each version but the first changed, newest first, while that is wanted. `earlier`: the oldest first.
+fn between(
+    earlier: &[Arc<JobRecord>],
+    newest: &Arc<JobRecord>,
+    wanted: &Wanted,
+) -> Vec<JobDiff<'static>> {
     let all = earlier.iter().chain([newest]).map(|record| &record.job);
-    let texts: Vec<_> = all.map(|job| (job.id.as_str(), nomad_json(job))).collect();
-    let pairs = texts.iter().zip(texts.iter().skip(1));
+    let texts = all.take_while(|_| !wanted.is_given_up());
+    let texts: Vec<_> = texts.map(|job| (job.id.as_str(), nomad_json(job))).collect();
+    let pairs = texts.iter().zip(texts.iter().skip(1)).take_while(|_| !wanted.is_given_up());
     let each = pairs.map(|((_, old), (id, new))| diff::job(id, Some(old), new, &|_| None));
-    each.rev().collect()
+    let mut each: Vec<_> = each.collect();
+    each.reverse();
+    each
 }
 
 /// `PUT /v1/job/ID/plan`
@@ -347,21 +379,32 @@ pub(super) async fn plan(
     Asked { api, id, params }: Asked,
     body: Body,
 ) -> Result<Response, Failure> {
-    let given = job_named(&params, &id, &bytes(body)?, &OF_PLAN)?;
+    let given = job_named(&api, &params, &id, (bytes(body)?, OF_PLAN)).await?;
     let Given { job, meant, expected: _, diff, warnings } = given;
     drivers(&api, &job).await;
-    let mut plan = api.agent.plan(&job, meant)?;
+    let (agent, job) = (api.agent.clone(), Arc::new(job));
+    let planned = Arc::clone(&job);
+    // The node waits while it is looked at, so not behind others: what that takes is bounded by what a job may have.
+    let plan = clock::blocking(move || agent.plan(&planned, meant)).await;
+    let mut plan = plan.map_err(|error| Failure::Internal(error.to_string()))??;
     plan.warnings.extend(api.agent.not_as_written(&job));
     plan.warnings.extend(api.agent.counts_out_of_range(&job, meant));
     let (index, node) = (plan.job_modify_index, api.agent.node());
-    let diff = diff.then(|| {
-        let (old, new) = compared(api.agent.job(&job.id).as_ref(), &job, meant);
-        let of_group = |name: &str| {
-            let mut groups = plan.groups.iter();
-            groups.find(|(group, _)| group.as_str() == name).map(|(_, plan)| plan.clone())
-        };
-        diff::job(job.id.as_str(), old.as_ref(), &new, &of_group)
-    });
+    let diff = match diff {
+        false => None,
+        true => {
+            let (known, groups) = (api.agent.job(&job.id), plan.groups.clone());
+            let compare = move |_: &Wanted| {
+                let (old, new) = compared(known.as_ref(), &job, meant);
+                let of_group = |name: &str| {
+                    let mut groups = groups.iter();
+                    groups.find(|(group, _)| group.as_str() == name).map(|(_, plan)| plan.clone())
+                };
+                diff::job(job.id.as_str(), old.as_ref(), &new, &of_group)
+            };
+            Some(api.computing.run(params.access().caller(), compare).await?)
+        }
+    };
     let answer = change::plan(&plan, &node.datacenter, diff, &warnings);
     Ok(reply::at_index(index, reply::json(&params, &answer)?))
 }

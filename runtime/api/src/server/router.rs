@@ -14,6 +14,7 @@ use tokio_util::sync::CancellationToken;
 use super::access::{Hosts, admit};
 use super::agent::shown;
 use super::client::Processor;
+use super::computing::Computing;
 use super::drain::drained;
 use super::error::Failure;
 use super::event_render::Rendered;
@@ -57,6 +58,8 @@ pub(super) struct Api {
     pub waits: Shares,
     /// And for large bodies.
     pub bodies: Shares,
+    /// Who computes what takes long.
+    pub computing: Computing,
     /// Events that several streams tell.
     pub rendered: Rendered,
     /// Commands inside tasks.
@@ -97,6 +100,7 @@ impl Api {
             streams: Shares::of_streams(),
             waits: Shares::of_waits(),
             bodies: Shares::of_bodies(),
+            computing: Computing::new(),
             rendered: Rendered::default(),
             sessions: exec::Sessions::default(),
             live: live::Looks::default(),

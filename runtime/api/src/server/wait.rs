@@ -94,11 +94,35 @@ pub(super) async fn answer_on<V>(
     api: &Api,
     params: &Params,
     wait: Option<Wait>,
-    mut changes: watch::Receiver<u64>,
+    changes: watch::Receiver<u64>,
     look: impl Fn() -> Found<V>,
     show: impl FnOnce(V) -> Result<Response, Failure>,
 ) -> Result<Response, Failure> {
-    let found = match wait {
+    let found = found_on(api, params, wait, changes, look).await?;
+    let response = match found.value {
+        Ok(value) => show(value)?,
+        Err(failure) => failure.into_response(),
+    };
+    Ok(reply::read_at(found.index, response))
+}
+
+/// What `look` finds, when it is as new as the client wants it.
+pub(super) async fn found<V>(
+    api: &Api,
+    params: &Params,
+    look: impl Fn() -> Found<V>,
+) -> Result<Found<V>, Failure> {
+    found_on(api, params, params.wait()?, api.agent.changes(), look).await
+}
+
+async fn found_on<V>(
+    api: &Api,
+    params: &Params,
+    wait: Option<Wait>,
+    mut changes: watch::Receiver<u64>,
+    look: impl Fn() -> Found<V>,
+) -> Result<Found<V>, Failure> {
+    Ok(match wait {
         None => look(),
         Some(wait) => {
             let _share = api.waits.take(params.access().caller())?;
@@ -128,12 +152,7 @@ pub(super) async fn answer_on<V>(
             };
             newest.or(last).unwrap_or_else(look)
         }
-    };
-    let response = match found.value {
-        Ok(value) => show(value)?,
-        Err(failure) => failure.into_response(),
-    };
-    Ok(reply::read_at(found.index, response))
+    })
 }
 
 #[cfg(test)]

@@ -38,6 +38,16 @@ pub const API_TCP_WAITS_MAX: usize = 1_024;
 /// Longest that a request may take which neither waits for a change nor streams. Above
 /// [`super::KILL_TIMEOUT_MAX`] and [`super::KILL_GRACE`], which bound a restart.
 pub const API_REQUEST_WALL_MAX: Duration = Duration::from_secs(60);
+/// Threads that compute for requests (read jobs, plan, compare): few, behind all others.
+pub const API_COMPUTING_THREADS: usize = 4;
+/// Those that may compute at once for all but the agent's user over the socket.
+pub const API_COMPUTING_OTHERS_MAX: usize = 3;
+/// Those that may compute at once for one caller of these.
+pub const API_COMPUTING_OF_ONE_MAX: usize = 2;
+/// Requests of one caller that wait until they are computed; of more, it is told so.
+pub const API_COMPUTING_WAITING_MAX: usize = 64;
+/// Longest that a request waits for what is computed for it. A job of a thousand tasks takes a tenth of a second.
+pub const API_COMPUTING_WALL_MAX: Duration = Duration::from_secs(20);
 /// How long a request waits for what an agent that starts does not have yet, before it is told so:
 /// most starts are shorter, and who asks again hears in between how far it is.
 pub const API_START_WAIT: Duration = Duration::from_secs(3);

@@ -9,7 +9,7 @@
 //!   list of objects                        objects by Name, Label or ID, else by what they hold
 //! ```
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use serde_json::{Map, Value};
 
@@ -245,19 +245,35 @@ fn paired<'a>(
     old: Vec<&'a Object>,
     new: Vec<&'a Object>,
 ) -> Vec<(Option<&'a Object>, Option<&'a Object>)> {
+    // Those of one name, or of one text where they have none, the first one first.
+    let mut places: BTreeMap<Known<'_>, VecDeque<usize>> = BTreeMap::new();
+    for (place, one) in new.iter().enumerate() {
+        places.entry(known_by(one)).or_default().push_back(place);
+    }
     let mut rest: Vec<Option<&Object>> = new.into_iter().map(Some).collect();
-    let mut take = |wanted: &dyn Fn(&Object) -> bool| {
-        let found = rest.iter_mut().find(|one| one.is_some_and(wanted));
-        found.and_then(Option::take)
-    };
     let mut pairs = Vec::new();
     for one in old {
-        let (name, named) = (name_of(one), !name_of(one).is_empty());
-        let same = take(&|other| if named { name_of(other) == name } else { other == one });
+        let place = places.get_mut(&known_by(one)).and_then(VecDeque::pop_front);
+        let same = place.and_then(|place| rest.get_mut(place)).and_then(Option::take);
         pairs.push((Some(one), same));
     }
     pairs.extend(rest.into_iter().flatten().map(|one| (None, Some(one))));
     pairs
+}
+
+/// What tells an object of a list from the others.
+#[derive(PartialEq, Eq, PartialOrd, Ord)]
+enum Known<'a> {
+    ByName(&'a str),
+    /// All that it holds.
+    ByText(String),
+}
+
+fn known_by(object: &Object) -> Known<'_> {
+    match name_of(object) {
+        "" => Known::ByText(serde_json::to_string(object).unwrap_or_default()),
+        name => Known::ByName(name),
+    }
 }
 
 fn some<T>(list: Vec<T>) -> Option<Vec<T>> {

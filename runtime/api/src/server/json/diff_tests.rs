@@ -62,6 +62,21 @@ fn of_an_edited_job_only_what_differs_is_there_and_what_it_forces() {
 }
 
 #[test]
+fn thousands_of_blocks_without_a_name_are_compared_in_no_time() {
+    let constraints = |from: u32| -> Vec<Value> {
+        (from..from + 15_000).map(|n| json!({"LTarget": format!("${{meta.m{n}}}"), "RTarget": "x"})).collect()
+    };
+    let (old, new) = (json!({"Constraints": constraints(0)}), json!({"Constraints": constraints(1)}));
+    let watch = ostler_model::clock::Stopwatch::start();
+    let diff = job("web", Some(&old), &new, &plan);
+    // One was removed, one added; comparing each with each takes minutes.
+    let objects = diff.objects.unwrap();
+    let kinds: Vec<_> = objects.iter().map(|object| object.kind.as_str()).collect();
+    assert_eq!(kinds, ["Deleted", "Added"]);
+    assert!(watch.elapsed().as_secs() < 20, "{:?}", watch.elapsed());
+}
+
+#[test]
 fn blocks_of_a_list_are_found_by_their_names_and_one_as_it_was_is_not_there() {
     let old =
         json!({"Services": [{"Name": "a", "PortLabel": "x"}, {"Name": "b"}], "TaskGroups": []});

@@ -1,0 +1,100 @@
+#![allow(clippy::unwrap_used, clippy::panic, reason = "tests")]
+
+use std::sync::mpsc;
+
+use ostler_model::access::TokenId;
+
+use super::*;
+
+fn token(number: u128) -> Caller {
+    Caller::Token(TokenId::new(uuid::Uuid::from_u128(number)))
+}
+
+#[test]
+fn callers_have_turns_and_nobody_has_all_threads() {
+    let mut turns = Turns::default();
+    for number in 0..9 {
+        assert!(turns.add(token(1), number));
+    }
+    assert!(turns.add(token(2), 20) && turns.add(Caller::Operator, 30));
+    assert_eq!(turns.take(), Some((Caller::Operator, 30)));
+    assert_eq!(turns.take(), Some((token(1), 0)));
+    assert_eq!(turns.take(), Some((token(2), 20)));
+    assert_eq!(turns.take(), Some((token(1), 1)));
+    assert_eq!(turns.take(), None, "those of others have as many as they may");
+    assert!(turns.add(Caller::Operator, 31));
+    assert_eq!(turns.take(), Some((Caller::Operator, 31)));
+    turns.done(token(2));
+    assert_eq!(turns.take(), None, "one token has as many as it may");
+    turns.done(token(1));
+    assert_eq!(turns.take(), Some((token(1), 2)));
+}
+
+#[test]
+fn what_waits_of_one_caller_is_bounded_and_what_it_does_not_wait_for_makes_room() {
+    let mut turns = Turns::default();
+    for number in 0..API_COMPUTING_WAITING_MAX {
+        assert!(turns.add(Caller::Near, number));
+    }
+    assert!(!turns.add(Caller::Near, 0));
+    assert!(turns.add(token(1), 0));
+    turns.forget(Caller::Near, |number| *number == 0);
+    assert!(turns.add(Caller::Near, 1));
+    assert_eq!(turns.waiting(), API_COMPUTING_WAITING_MAX + 1);
+}
+
+#[tokio::test]
+async fn work_whose_asker_has_gone_is_told_so_and_others_are_answered_meanwhile() {
+    let computing = Computing::new();
+    let (began, begun) = mpsc::channel();
+    let (told, ended) = mpsc::channel();
+    let endless = (0..API_COMPUTING_OF_ONE_MAX).map(|_| {
+        let (began, told) = (began.clone(), told.clone());
+        computing.run(Caller::Near, move |wanted| {
+            began.send(()).unwrap();
+            while !wanted.is_given_up() {
+                std::thread::yield_now();
+            }
+            told.send(()).unwrap();
+        })
+    });
+    let mut endless: Vec<_> = endless.map(Box::pin).collect();
+    for asked in &mut endless {
+        assert!(futures_util::poll!(asked).is_pending());
+        begun.recv().unwrap();
+    }
+    // Of one caller no more at once; of others, one.
+    let mut waits = Box::pin(computing.run(Caller::Near, |_| 1));
+    assert!(futures_util::poll!(&mut waits).is_pending());
+    assert_eq!(computing.run(token(1), |_| 2).await.unwrap(), 2);
+    assert_eq!(computing.run(Caller::Operator, |_| 3).await.unwrap(), 3);
+    drop(endless);
+    assert_eq!(waits.await.unwrap(), 1);
+    for _ in 0..API_COMPUTING_OF_ONE_MAX {
+        ended.recv().unwrap();
+    }
+}
+
+#[tokio::test]
+async fn work_that_panics_costs_its_own_request() {
+    let computing = Computing::new();
+    for _ in 0..2 * API_COMPUTING_THREADS {
+        let failed = computing.run(Caller::Near, |_| panic!("for a test")).await;
+        assert!(matches!(failed, Err(Failure::Internal(_))));
+    }
+    assert_eq!(computing.run(Caller::Near, |_| 1).await.unwrap(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_takes_too_long_is_given_up() {
+    let computing = Computing::new();
+    let (told, ended) = mpsc::channel();
+    let asked = computing.run(Caller::Near, move |wanted| {
+        while !wanted.is_given_up() {
+            std::thread::yield_now();
+        }
+        told.send(()).unwrap();
+    });
+    assert!(matches!(asked.await, Err(Failure::TooMuch)));
+    ended.recv().unwrap();
+}
