@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use ostler_model::limits::{JOB_FILE_BYTES_MAX, JOB_VAR_FILES_MAX};
-use ostler_model::wanted::Wanted;
+use ostler_model::wanted::Awaited;
 
 /// Values of variables, and whether functions may look at files. By default there is none of it.
 #[derive(Clone, Debug, Default)]
@@ -19,7 +19,7 @@ pub struct Inputs {
     /// refused: who sends a text to an agent does not read the agent's files with it.
     pub directory: Option<PathBuf>,
     /// Whether anybody still waits for the job: when nobody does, its expressions are no longer evaluated.
-    pub wanted: Wanted,
+    pub wanted: Awaited,
 }
 
 /// A file of values.

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 pub use crate::time::Timestamp;
-use crate::wanted::Wanted;
+use crate::wanted::Awaited;
 
 /// A source of the time of day and of monotonic time.
 #[derive(Clone, Debug, Default)]
@@ -155,9 +155,9 @@ pub fn blocking_beside(work: impl FnOnce() + Send + 'static) {
 /// # Errors
 /// As [`blocking`].
 pub async fn blocking_while_wanted<T: Send + 'static>(
-    work: impl FnOnce(&Wanted) -> T + Send + 'static,
+    work: impl FnOnce(&Awaited) -> T + Send + 'static,
 ) -> Result<T, tokio::task::JoinError> {
-    let (_waiter, wanted) = Wanted::while_held();
+    let (_waiter, wanted) = Awaited::while_held();
     blocking(move || work(&wanted)).await
 }
 

@@ -6,13 +6,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 /// For who computes. By default somebody always waits.
 #[derive(Clone, Debug, Default)]
-pub struct Wanted(Option<Arc<AtomicBool>>);
+pub struct Awaited(Option<Arc<AtomicBool>>);
 
 /// Held by who waits: when it is dropped, nobody does any more.
 #[derive(Debug)]
 pub struct Waiter(Arc<AtomicBool>);
 
-impl Wanted {
+impl Awaited {
     /// For as long as the other is held.
     #[must_use]
     pub fn while_held() -> (Waiter, Self) {
@@ -39,11 +39,11 @@ mod tests {
 
     #[test]
     fn it_is_wanted_for_as_long_as_somebody_waits() {
-        let (waiter, wanted) = Wanted::while_held();
+        let (waiter, wanted) = Awaited::while_held();
         let theirs = wanted.clone();
         assert!(!theirs.is_given_up());
         drop(waiter);
         assert!(theirs.is_given_up() && wanted.is_given_up());
-        assert!(!Wanted::default().is_given_up());
+        assert!(!Awaited::default().is_given_up());
     }
 }

@@ -22,7 +22,7 @@ use ostler_model::limits::{
     API_COMPUTING_OF_ONE_MAX, API_COMPUTING_OTHERS_MAX, API_COMPUTING_THREADS,
     API_COMPUTING_WAITING_MAX, API_COMPUTING_WALL_MAX,
 };
-use ostler_model::wanted::Wanted;
+use ostler_model::wanted::Awaited;
 use ostler_sandbox::threads::go_behind;
 
 /// Who computes.
@@ -44,8 +44,8 @@ struct State {
 }
 
 struct Work {
-    wanted: Wanted,
-    run: Box<dyn FnOnce(&Wanted) + Send>,
+    wanted: Awaited,
+    run: Box<dyn FnOnce(&Awaited) + Send>,
 }
 
 impl Computing {
@@ -53,18 +53,18 @@ impl Computing {
         Self(Arc::default())
     }
 
-    /// What `work` makes. It looks at [`Wanted`] where it may take long.
+    /// What `work` makes. It looks at [`Awaited`] where it may take long.
     ///
     /// # Errors
     /// When the caller has too much waiting, or it takes too long.
     pub(super) async fn run<T: Send + 'static>(
         &self,
         caller: Caller,
-        work: impl FnOnce(&Wanted) -> T + Send + 'static,
+        work: impl FnOnce(&Awaited) -> T + Send + 'static,
     ) -> Result<T, Failure> {
-        let (_waiter, wanted) = Wanted::while_held();
+        let (_waiter, wanted) = Awaited::while_held();
         let (answer, answered) = oneshot::channel();
-        let run = Box::new(move |wanted: &Wanted| {
+        let run = Box::new(move |wanted: &Awaited| {
             // An error means that nobody waits any more.
             let _gone = answer.send(work(wanted));
         });

@@ -31,7 +31,7 @@ use ostler_model::ids::{JobId, NAMESPACE, Namespace};
 use ostler_model::job::Job;
 use ostler_model::limits::API_START_WAIT;
 use ostler_model::saved::{JobOrigin, JobRecord};
-use ostler_model::wanted::Wanted;
+use ostler_model::wanted::Awaited;
 use ostler_trace::{Registration, TraceParent};
 use ostler_wire::{
     EvalOptions, EvaluateRequest, JobDiff, JobRequest, JobVersions, ParseRequest, Registered,
@@ -340,7 +340,7 @@ pub(super) async fn versions(Asked { api, id, params }: Asked) -> Result<Respons
         false => None,
         true => {
             let (earlier, newest) = (earlier.clone(), Arc::clone(&job.record));
-            let compare = move |wanted: &Wanted| between(&earlier, &newest, wanted);
+            let compare = move |wanted: &Awaited| between(&earlier, &newest, wanted);
             Some(api.computing.run(params.access().caller(), compare).await?)
         }
     };
@@ -362,7 +362,7 @@ pub(super) async fn versions(Asked { api, id, params }: Asked) -> Result<Respons
 fn between(
     earlier: &[Arc<JobRecord>],
     newest: &Arc<JobRecord>,
-    wanted: &Wanted,
+    wanted: &Awaited,
 ) -> Vec<JobDiff<'static>> {
     let all = earlier.iter().chain([newest]).map(|record| &record.job);
     let texts = all.take_while(|_| !wanted.is_given_up());
@@ -394,7 +394,7 @@ pub(super) async fn plan(
         false => None,
         true => {
             let (known, groups) = (api.agent.job(&job.id), plan.groups.clone());
-            let compare = move |_: &Wanted| {
+            let compare = move |_: &Awaited| {
                 let (old, new) = compared(known.as_ref(), &job, meant);
                 let of_group = |name: &str| {
                     let mut groups = groups.iter();

@@ -3,7 +3,7 @@
 
 use super::super::diagnostic::{Sink, Span};
 use ostler_model::limits::{JOB_FILE_BYTES_MAX, PATTERNS_OF_ONE_BYTES_MAX};
-use ostler_model::wanted::Wanted;
+use ostler_model::wanted::Awaited;
 use ostler_patterns::{Compiled, Patterns};
 
 /// Bytes that all expressions together may produce; a value counts as 32 and its text. What takes time and
@@ -18,12 +18,12 @@ pub(super) struct Budget {
     exhausted: bool,
     /// Which was reported.
     told: bool,
-    wanted: Wanted,
+    wanted: Awaited,
     patterns: Patterns,
 }
 
 impl Budget {
-    pub(super) fn new(wanted: Wanted) -> Self {
+    pub(super) fn new(wanted: Awaited) -> Self {
         Self { wanted, ..Self::default() }
     }
 

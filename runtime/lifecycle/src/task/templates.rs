@@ -28,7 +28,7 @@ use ostler_model::job::Task;
 use ostler_model::limits::TEMPLATE_BYTES_MAX;
 use ostler_model::template::{TaskTemplate, TemplateSource};
 use ostler_model::time::Timestamp;
-use ostler_model::wanted::Wanted;
+use ostler_model::wanted::Awaited;
 use ostler_template::{
     Delimiters, Dependency, Options, Rendered, Template, TemplateError, TemplateProblem,
 };
@@ -136,7 +136,7 @@ impl Templates {
     pub fn render(
         rendering: Rendering,
         now: Timestamp,
-        wanted: &Wanted,
+        wanted: &Awaited,
     ) -> Result<(Self, BTreeMap<String, String>), RenderError> {
         let sandbox = rendering.sandbox()?;
         let (mut known, mut vars) = (Known::default(), BTreeMap::new());
@@ -250,7 +250,7 @@ impl Rendering {
         sandbox: &Sandbox,
         template: &TaskTemplate,
         name: &str,
-        (now, wanted): (Timestamp, &Wanted),
+        (now, wanted): (Timestamp, &Awaited),
         seen: &mut BTreeMap<Dependency, Seen>,
     ) -> Result<Rendered, RenderError> {
         let (source, text) = self.text(sandbox, template)?;

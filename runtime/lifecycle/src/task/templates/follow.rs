@@ -35,7 +35,7 @@ use ostler_model::limits::{
 use ostler_model::session::{ExecCommand, ExecSession};
 use ostler_model::template::{ChangeMode, ChangeScript, TaskTemplate};
 use ostler_model::time::Timestamp;
-use ostler_model::wanted::Wanted;
+use ostler_model::wanted::Awaited;
 use ostler_template::Dependency;
 
 /// What a change came to.
@@ -89,7 +89,7 @@ impl Templates {
     }
 
     /// Render again, and write what reads otherwise.
-    pub(super) fn again(&self, now: Timestamp, wanted: &Wanted) -> Round {
+    pub(super) fn again(&self, now: Timestamp, wanted: &Awaited) -> Round {
         let mut known = self.known();
         let mut round = match self.rendering.sandbox() {
             Ok(sandbox) => self.all_again(&sandbox, &mut known, (now, wanted)),
@@ -105,7 +105,7 @@ impl Templates {
         &self,
         sandbox: &Sandbox,
         known: &mut Known,
-        (now, wanted): (Timestamp, &Wanted),
+        (now, wanted): (Timestamp, &Awaited),
     ) -> Round {
         let mut round = Round::default();
         // As they are now: what fails is tried again when something changes.
@@ -137,7 +137,7 @@ impl Templates {
         sandbox: &Sandbox,
         template: &TaskTemplate,
         made: Option<&Made>,
-        (now, wanted): (Timestamp, &Wanted),
+        (now, wanted): (Timestamp, &Awaited),
         seen: &mut BTreeMap<Dependency, Seen>,
     ) -> Result<Option<(Made, bool)>, RenderError> {
         let made = made.filter(|made| made.output.is_some());

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use ostler_model::limits::TEMPLATE_FILE_BYTES_MAX;
 use ostler_model::time::Timestamp;
-use ostler_model::wanted::Wanted;
+use ostler_model::wanted::Awaited;
 use ostler_template::{Dependency, Outside, OutsideAnswer, Value};
 
 use super::disk::Stamp;
@@ -38,7 +38,7 @@ pub(super) struct TaskOutside<'a> {
     env: &'a TaskEnv,
     sources: &'a Sources,
     now: Timestamp,
-    wanted: &'a Wanted,
+    wanted: &'a Awaited,
     /// What was read, as it was just before.
     seen: RefCell<BTreeMap<Dependency, Seen>>,
 }
@@ -49,7 +49,7 @@ impl<'a> TaskOutside<'a> {
         env: &'a TaskEnv,
         sources: &'a Sources,
         now: Timestamp,
-        wanted: &'a Wanted,
+        wanted: &'a Awaited,
     ) -> Self {
         Self { sandbox, env, sources, now, wanted, seen: RefCell::default() }
     }

@@ -133,7 +133,7 @@ impl Bench {
         Templates::render(
             self.rendering.clone(),
             Timestamp::from_nanos(at * 1_000_000_000),
-            &Wanted::default(),
+            &Awaited::default(),
         )
     }
 
@@ -258,10 +258,10 @@ fn a_template_that_cannot_be_rendered_again_leaves_its_file_and_says_so_once() {
     let (templates, _) = bench.render(1).unwrap();
     std::fs::remove_file(&input).unwrap();
     assert!(templates.anything_changed());
-    let round = templates.again(Timestamp::from_nanos(2_000_000_000), &Wanted::default());
+    let round = templates.again(Timestamp::from_nanos(2_000_000_000), &Awaited::default());
     assert!(round.trouble.unwrap().contains("local/in"), "it is said");
     assert!(!templates.anything_changed(), "not looked at again before there is something new");
-    assert_eq!(templates.again(Timestamp::from_nanos(3_000_000_000), &Wanted::default()).trouble, None, "once");
+    assert_eq!(templates.again(Timestamp::from_nanos(3_000_000_000), &Awaited::default()).trouble, None, "once");
     assert_eq!(bench.text("local/out"), "one");
     std::fs::write(&input, "two").unwrap();
     assert!(templates.anything_changed());
@@ -272,7 +272,7 @@ fn a_template_that_cannot_be_rendered_again_leaves_its_file_and_says_so_once() {
 impl Templates {
     /// The destinations that were written again.
     fn again_at(&self, seconds: u64) -> Vec<String> {
-        let round = self.again(Timestamp::from_nanos(seconds * 1_000_000_000), &Wanted::default());
+        let round = self.again(Timestamp::from_nanos(seconds * 1_000_000_000), &Awaited::default());
         assert_eq!(round.trouble, None);
         round.changed.into_iter().map(|template| template.destination).collect()
     }
@@ -316,7 +316,7 @@ fn a_variable_of_the_task_is_read_and_each_write_of_it_is_seen() {
     assert!(templates.anything_changed(), "it was written again");
     assert!(templates.again_at(3).is_empty(), "and reads the same");
     bench.variables.remove("nomad/jobs").unwrap();
-    let round = templates.again(Timestamp::from_nanos(4_000_000_000), &Wanted::default());
+    let round = templates.again(Timestamp::from_nanos(4_000_000_000), &Awaited::default());
     assert!(round.trouble.unwrap().contains("waits for nomad.var(nomad/jobs)"));
     assert_eq!(bench.text("local/a"), "two true", "the file stays");
 }
