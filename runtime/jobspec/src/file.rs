@@ -39,7 +39,10 @@ pub enum JobFileError {
         what: &'static str,
     },
     /// More than [`JOB_FILE_BYTES_MAX`].
-    #[error("job file {} is larger than {JOB_FILE_BYTES_MAX} bytes; split the job", shown_path(path))]
+    #[error(
+        "job file {} is larger than {JOB_FILE_BYTES_MAX} bytes; split the job",
+        shown_path(path)
+    )]
     TooLarge {
         /// The path given.
         path: PathBuf,

@@ -148,7 +148,10 @@ fn read(path: &Path, most: u64) -> io::Result<String> {
 fn own(options: &mut OpenOptions, path: &Path) -> io::Result<File> {
     options.custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK).open(path).map_err(|error| {
         if error.raw_os_error() == Some(libc::ELOOP) {
-            return io::Error::new(io::ErrorKind::InvalidData, "it is a link, which is not followed");
+            return io::Error::new(
+                io::ErrorKind::InvalidData,
+                "it is a link, which is not followed",
+            );
         }
         error
     })

@@ -19,8 +19,8 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-use crate::own_file;
 use super::files::with_suffix;
+use crate::own_file;
 
 /// What is put after the name of the state file.
 const SUFFIX: &str = ".commits";

@@ -6,9 +6,9 @@ use std::io::{self, Read as _, Write as _};
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 
-use crate::own_file;
 use super::error::{BackendError, StateError};
 use crate::durable::sync_parent;
+use crate::own_file;
 
 /// Bytes compared at once.
 const COMPARE_BYTES: usize = 64 * 1024;

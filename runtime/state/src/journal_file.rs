@@ -7,10 +7,10 @@ use std::path::{Path, PathBuf};
 use redb::StorageBackend;
 use redb::backends::FileBackend;
 
-use crate::own_file;
 use super::error::BackendError;
 use super::files;
 use crate::durable::sync_parent;
+use crate::own_file;
 use ostler_model::limits::STATE_JOURNAL_BYTES_READ_MAX;
 
 /// What is put after the name of the state file.

@@ -17,7 +17,10 @@ pub fn open(options: &mut OpenOptions, path: &Path) -> io::Result<File> {
     let flags = i32::try_from(flags.bits()).map_err(io::Error::other)?;
     options.custom_flags(flags).open(path).map_err(|error| {
         if error.raw_os_error() == Some(rustix::io::Errno::LOOP.raw_os_error()) {
-            return io::Error::new(io::ErrorKind::InvalidData, "it is a link, which is not followed");
+            return io::Error::new(
+                io::ErrorKind::InvalidData,
+                "it is a link, which is not followed",
+            );
         }
         error
     })

@@ -25,7 +25,6 @@ use redb::{
 };
 use serde::Serialize;
 
-use crate::own_file;
 use super::backend::{Op, Visit, prefix_bounds};
 use super::error::BackendError;
 use super::journal::Tip;
@@ -33,6 +32,7 @@ use super::rewrite::{self, Shown};
 use super::writer::panic_text;
 use super::{files, peek};
 use crate::durable::sync_parent;
+use crate::own_file;
 use ostler_model::limits::STATE_CACHE_BYTES;
 use ostler_model::rng::Rng;
 

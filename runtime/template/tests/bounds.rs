@@ -90,7 +90,10 @@ fn what_never_ends_or_grows_is_ended() {
             "{{ range loop 999 }}{{ scratch.MapSet \"m\" \"k\" (scratch.MapValues \"m\") }}{{ end }}",
             "nests values more than",
         ),
-        ("{{ regexMatch \"(((a{1000}){1000}){1000})\" \"a\" }}", "is too large a regular expression"),
+        (
+            "{{ regexMatch \"(((a{1000}){1000}){1000})\" \"a\" }}",
+            "is too large a regular expression",
+        ),
         ("{{ printf \"%999999999d\" 1 | len }}{{ fail }}", "there is no function"),
     ] {
         let error = fails(text);
@@ -140,7 +143,8 @@ fn what_nobody_waits_for_is_rendered_no_further() {
 #[test]
 fn compiling_and_searching_patterns_counts_as_work() {
     // A new pattern at each turn.
-    let compiles = "{{ range $i := loop 999 }}{{ regexMatch (printf \"\\\\p{L}{20}%d\" $i) \"a\" }}{{ end }}";
+    let compiles =
+        "{{ range $i := loop 999 }}{{ regexMatch (printf \"\\\\p{L}{20}%d\" $i) \"a\" }}{{ end }}";
     assert!(fails(compiles).contains("makes values of more than"));
     // The same one costs once.
     let same = "{{ range loop 999 }}{{ regexReplaceAll \"[a-z]+\" \"x\" \"ab\" }}{{ end }}";

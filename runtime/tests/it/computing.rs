@@ -116,7 +116,8 @@ async fn an_agent_ends_while_dear_files_are_read() {
 async fn a_template_is_rendered_no_further_when_its_job_is_purged() {
     let agent = AgentProcess::start().await;
     // A minute, and most of a second less than its steps allow.
-    let template = "{{ $x := indent 4000 \"a\" }}{{ range loop 900000 }}{{ $y := sha256Hex $x }}{{ end }}";
+    let template =
+        "{{ $x := indent 4000 \"a\" }}{{ range loop 900000 }}{{ $y := sha256Hex $x }}{{ end }}";
     let job = format!(
         "job \"dear\" {{\n group \"g\" {{\n task \"t\" {{\n driver = \"raw_exec\"\n config {{\n command = \"/bin/true\"\n }}\n \
          template {{\n destination = \"local/x\"\n data = <<E\n{template}\nE\n }}\n }}\n }}\n}}\n"

@@ -172,8 +172,7 @@ pub(super) async fn stat(Asked { api, id, params }: Asked) -> Result<Response, F
     let own_name = id.clone();
     let file = in_dir(&api, &id, inside(&params), move |held| {
         let name = held.place.file_name().map(|name| name.to_string_lossy().into_owned());
-        let kind =
-            if held.metadata.is_file() { content_type(&held.read()?)? } else { BYTES };
+        let kind = if held.metadata.is_file() { content_type(&held.read()?)? } else { BYTES };
         Ok(info(name.unwrap_or(own_name), &held.metadata, kind))
     });
     reply::json(&params, &file.await?)
@@ -353,7 +352,12 @@ mod tests {
         std::os::unix::fs::symlink("f", inside("web/local/link")).unwrap();
         std::os::unix::fs::symlink("/etc/passwd", inside("web/local/out")).unwrap();
         std::os::unix::fs::symlink("../../..", inside("web/local/up")).unwrap();
-        rustix::fs::mkfifoat(rustix::fs::CWD, inside("web/local/pipe"), rustix::fs::Mode::from_raw_mode(0o600)).unwrap();
+        rustix::fs::mkfifoat(
+            rustix::fs::CWD,
+            inside("web/local/pipe"),
+            rustix::fs::Mode::from_raw_mode(0o600),
+        )
+        .unwrap();
         let dir = Dir::open_ambient_dir(root.path(), cap_std::ambient_authority()).unwrap();
         let find = |path: &str| HeldEntry::find(&dir, Path::new(path));
         let held = find("web/local/link").unwrap();

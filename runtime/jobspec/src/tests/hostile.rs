@@ -136,8 +136,9 @@ fn loops_and_functions_that_would_produce_too_much_are_stopped() {
 fn compiling_patterns_counts_and_a_pattern_is_compiled_once() {
     let each = "regex_replace(\"a\", \"\\\\p{L}{20}${i}x${j}\", \"\")";
     let attack = format!("jsonencode([for j in range(1000) : [for i in range(1000) : {each}]])");
-    let written_out: String =
-        (0..9_999).map(|i| format!("regex_replace(\"a\", \"\\\\p{{L}}{{20}}{i}\", \"\"), ")).collect();
+    let written_out: String = (0..9_999)
+        .map(|i| format!("regex_replace(\"a\", \"\\\\p{{L}}{{20}}{i}\", \"\"), "))
+        .collect();
     for value in [attack, format!("[{written_out}]")] {
         let found = problems(&config(&value));
         assert_eq!(found.len(), 1, "{found:?}");
@@ -173,11 +174,13 @@ fn what_a_job_compares_is_bounded_in_number_length_and_patterns() {
     assert!(found[0].contains("a side of a comparison has at most 4096"), "{found:?}");
     let found = problems(&in_task(&rule("regexp = \"\\\\p{L}{500}N\"")));
     assert!(found[0].contains("is too large a regular expression"), "{found:?}");
-    let dear: String = (0..999).map(|i| rule(&format!("regexp = \"\\\\p{{L}}{{5}}{i}\""))).collect();
+    let dear: String =
+        (0..999).map(|i| rule(&format!("regexp = \"\\\\p{{L}}{{5}}{i}\""))).collect();
     let found = problems(&in_task(&dear));
     assert_eq!(found.len(), 1, "{found:?}");
     assert!(found[0].contains("the regular expressions of this job have"), "{found:?}");
-    let usual: String = (0..300).map(|i| rule(&format!("regexp = \"^r[0-9]{{1,3}}-{i}$\""))).collect();
+    let usual: String =
+        (0..300).map(|i| rule(&format!("regexp = \"^r[0-9]{{1,3}}-{i}$\""))).collect();
     assert_eq!(problems(&in_task(&usual)), Vec::<String>::new());
 }
 

@@ -142,7 +142,8 @@ impl Templates {
         let (mut known, mut vars) = (Known::default(), BTreeMap::new());
         for (index, template) in rendering.task.templates.iter().enumerate() {
             let name = rendering.name(template)?;
-            let rendered = rendering.one(&sandbox, template, &name, (now, wanted), &mut known.seen)?;
+            let rendered =
+                rendering.one(&sandbox, template, &name, (now, wanted), &mut known.seen)?;
             rendering.write(&sandbox, template, &name, &rendered.output, now)?;
             if template.env {
                 let secret = rendered.used.iter().any(is_secret);

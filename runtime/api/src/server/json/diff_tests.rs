@@ -64,9 +64,12 @@ fn of_an_edited_job_only_what_differs_is_there_and_what_it_forces() {
 #[test]
 fn thousands_of_blocks_without_a_name_are_compared_in_no_time() {
     let constraints = |from: u32| -> Vec<Value> {
-        (from..from + 15_000).map(|n| json!({"LTarget": format!("${{meta.m{n}}}"), "RTarget": "x"})).collect()
+        (from..from + 15_000)
+            .map(|n| json!({"LTarget": format!("${{meta.m{n}}}"), "RTarget": "x"}))
+            .collect()
     };
-    let (old, new) = (json!({"Constraints": constraints(0)}), json!({"Constraints": constraints(1)}));
+    let (old, new) =
+        (json!({"Constraints": constraints(0)}), json!({"Constraints": constraints(1)}));
     let watch = ostler_model::clock::Stopwatch::start();
     let diff = job("web", Some(&old), &new, &plan);
     // One was removed, one added; comparing each with each takes minutes.

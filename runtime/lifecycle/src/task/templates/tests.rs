@@ -261,7 +261,11 @@ fn a_template_that_cannot_be_rendered_again_leaves_its_file_and_says_so_once() {
     let round = templates.again(Timestamp::from_nanos(2_000_000_000), &Awaited::default());
     assert!(round.trouble.unwrap().contains("local/in"), "it is said");
     assert!(!templates.anything_changed(), "not looked at again before there is something new");
-    assert_eq!(templates.again(Timestamp::from_nanos(3_000_000_000), &Awaited::default()).trouble, None, "once");
+    assert_eq!(
+        templates.again(Timestamp::from_nanos(3_000_000_000), &Awaited::default()).trouble,
+        None,
+        "once"
+    );
     assert_eq!(bench.text("local/out"), "one");
     std::fs::write(&input, "two").unwrap();
     assert!(templates.anything_changed());
