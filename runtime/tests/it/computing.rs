@@ -115,7 +115,7 @@ async fn an_agent_ends_while_dear_files_are_read() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_template_is_rendered_no_further_when_its_job_is_purged() {
     let agent = AgentProcess::start().await;
-    // A minute, and most of a second less than its steps allow.
+    // As much as its steps allow: about a minute where nothing is optimised.
     let template =
         "{{ $x := indent 4000 \"a\" }}{{ range loop 900000 }}{{ $y := sha256Hex $x }}{{ end }}";
     let job = format!(
