@@ -85,8 +85,27 @@ pub(in super::super) unsafe fn begin_session() {
         if libc::setsid() < 0 {
             report(STATUS_FD, Step::Session);
         }
+        unprotect();
         reset_signals();
         libc::umask(0o022);
+    }
+}
+
+/// Whatever the agent is protected by, nothing that it starts for tasks is: the kernel may end it for want of
+/// memory, and has to where a limit of its own is meant.
+///
+/// # Safety
+/// Only in the child.
+pub(in super::super) unsafe fn unprotect() {
+    // SAFETY: system calls over plain numbers and constant texts.
+    unsafe {
+        let score = c"/proc/self/oom_score_adj";
+        let file = libc::open(score.as_ptr(), libc::O_WRONLY | libc::O_CLOEXEC);
+        // One that is rather to be ended than others stays that where it may not be changed.
+        if file >= 0 {
+            libc::write(file, c"0".as_ptr().cast(), 1);
+            libc::close(file);
+        }
     }
 }
 
@@ -105,6 +124,7 @@ pub(in super::super) unsafe fn begin_detached() -> io::Result<()> {
         }
         // Refused before Linux 5.11; there too everything of ours is closed by the exec.
         libc::syscall(libc::SYS_close_range, 3, u32::MAX, ON_EXEC);
+        unprotect();
         reset_signals();
         libc::umask(0o022);
     }
