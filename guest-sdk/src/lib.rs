@@ -49,6 +49,7 @@
 //!         let config: Config = task.parse()?;
 //!         let id = process::spawn(&process::SpawnRequest {
 //!             command: config.command,
+//!             search: vec![],
 //!             args: vec![],
 //!             env: task.env,
 //!             cwd: task.task_dir,

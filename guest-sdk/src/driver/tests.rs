@@ -16,6 +16,7 @@ impl Driver for Least {
     fn start(task: TaskConfig) -> Result<Started, Error> {
         let id = process::spawn(&process::SpawnRequest {
             command: "true".to_owned(),
+            search: vec![],
             args: vec![],
             env: task.env,
             cwd: task.task_dir,

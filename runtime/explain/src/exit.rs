@@ -130,8 +130,11 @@ pub(crate) fn not_started(told: Told<'_>, event: &TaskEvent) -> End {
     let next = if is(EventKind::ArtifactDownloadFailed) {
         format!("{}, {again}", artifact(task, message))
     } else if has("was not found") && is(EventKind::DriverFailure) {
-        let program = message.strip_suffix(" was not found").unwrap_or("the program");
-        format!("install {program} on this node, or correct config.command of task {task}, {again}")
+        let program = program_of(message).unwrap_or("the program");
+        format!(
+            "bring {program} into local/ of task {task} (an artifact or a template), install it on this node, \
+             or correct config.command, {again}"
+        )
     } else if is(EventKind::FailedValidation) {
         format!(
             "correct what it names in task {task}, {again} (`ostler job validate FILE` says all of it)"
@@ -152,6 +155,14 @@ pub(crate) fn not_started(told: Told<'_>, event: &TaskEvent) -> End {
         false => format!("could not be started: {message}"),
     };
     End { text, next: vec![next], trouble: true }
+}
+
+/// The command that was not found: `command "x" was not found; looked for: …`, or the one place of it.
+fn program_of(message: &str) -> Option<&str> {
+    let (before, _) = message.split_once(" was not found")?;
+    let last = before.rsplit(": ").next()?;
+    let named = last.strip_prefix("command ").map(|name| name.trim_matches('"'));
+    Some(named.unwrap_or(last)).filter(|name| !name.is_empty())
 }
 
 /// What would let an artifact be had: it did not come, or what came is not what it is to be.

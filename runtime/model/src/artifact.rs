@@ -1,7 +1,6 @@
 //! What a task brings along before it starts: files, archives and modules from elsewhere.
 
 mod checksum;
-mod destination;
 mod kinds;
 mod port;
 mod source;
@@ -13,7 +12,6 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 pub use checksum::{Checksum, ChecksumError, ChecksumKind};
-pub use destination::{ArtifactDestination, DestinationError, TaskView, destination};
 pub use kinds::{ArchiveKind, Packing};
 pub use port::{ArtifactAsk, ArtifactError, Artifacts, FetchProgress, KeptFile, Staged};
 pub use source::{

@@ -16,7 +16,7 @@ use std::path::{Component, Path, PathBuf};
 use serde::{Deserialize, Serialize};
 
 pub use crate::config::{CommandGrant, FileGrant, Grants};
-use crate::isolation::Part;
+use crate::isolation::{Part, USER_DEFAULT};
 use crate::limits::NAMES_TOLD_MAX;
 use crate::plugin::Manifest;
 use crate::shown::some_of;
@@ -255,6 +255,13 @@ impl Grants {
     #[must_use]
     pub fn allow_user(&self, user: Option<&str>) -> bool {
         user.is_none_or(|user| self.users.iter().any(|pattern| wildcard(pattern, user)))
+    }
+
+    /// The user of an isolated task whose job names none.
+    #[must_use]
+    pub fn isolated_as(&self) -> String {
+        let granted = self.isolation.as_ref().and_then(|isolation| isolation.user.clone());
+        granted.unwrap_or_else(|| USER_DEFAULT.to_owned())
     }
 
     /// May this be started as a task process? Where programs are named, one that is not given by

@@ -49,6 +49,7 @@ pub mod shown;
 pub mod signal;
 pub mod stats;
 pub mod task;
+pub mod task_path;
 pub mod telemetry;
 pub mod template;
 pub mod time;

@@ -40,6 +40,15 @@ pub enum FsIsolation {
     Preopen,
 }
 
+/// Whose a file is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FileOwner {
+    /// User id.
+    pub uid: u32,
+    /// Group id.
+    pub gid: u32,
+}
+
 /// What a driver can do.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Capabilities {
@@ -379,6 +388,14 @@ pub trait Driver: Send + Sync {
     /// Learn what of a task's `config` is secret; a driver may know more keys than everybody does.
     fn learn_secrets(&self, config: &JsonObject, secrets: &mut Secrets) {
         secrets.learn_config(config.text(), None);
+    }
+    /// Whose the files are that are made for a task whose job names this user: whom its processes will run
+    /// as. `None`: the agent's own.
+    fn owner(
+        &self,
+        _user: Option<String>,
+    ) -> BoxFuture<'_, Result<Option<FileOwner>, PluginCallError>> {
+        Box::pin(std::future::ready(Ok(None)))
     }
     /// Check a task's `config` against the driver's schema; empty when fine.
     fn validate(&self, config: &JsonObject) -> Vec<Diagnostic>;

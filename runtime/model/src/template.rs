@@ -4,6 +4,10 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+/// The largest permission bits of a file that is made: those of owner, group and others. What changes who
+/// runs it is not among them.
+pub const TEMPLATE_MODE_MAX: u32 = 0o777;
+
 /// A `template` block.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TaskTemplate {

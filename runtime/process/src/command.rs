@@ -5,36 +5,60 @@ use std::fs;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{Access, access};
+use rustix::fs::{Access, FileType, Mode, OFlags, ResolveFlags, access};
+use rustix::io::Errno;
 
 use super::error::ProcessError;
 
 /// Where commands are looked for when the task's environment has no `PATH`.
 pub const PATH_DEFAULT: &str = "/usr/local/bin:/usr/bin:/bin";
 
-/// The file `command` means: itself when absolute, relative to `cwd` when it contains a slash,
-/// otherwise the first executable of this name in the `PATH` of `env`.
+/// The paths that a command may mean, in order: below each directory of `search`, a name or a path; itself when
+/// it is absolute, relative to `cwd` when it contains a slash, otherwise below each directory of `path`.
+pub fn candidates(command: &str, search: &[PathBuf], cwd: &Path, path: &str) -> Vec<PathBuf> {
+    let name = command.trim_start_matches('/');
+    let own = search.iter().map(|dir| dir.join(name));
+    let usual: Vec<PathBuf> = if command.contains('/') {
+        vec![cwd.join(command)]
+    } else {
+        path.split(':').map(|dir| cwd.join(dir).join(command)).collect()
+    };
+    let mut all = Vec::new();
+    for candidate in own.chain(usual) {
+        if !all.contains(&candidate) {
+            all.push(candidate);
+        }
+    }
+    all
+}
+
+/// The `PATH` of an environment, or the usual one.
+pub fn path_of(env: &[(String, String)]) -> &str {
+    let path = env.iter().rev().find(|(name, _)| name == "PATH");
+    path.map_or(PATH_DEFAULT, |(_, value)| value.as_str())
+}
+
+/// The first file that a command may mean ([`candidates`]) and that can be run. One in a directory of
+/// `search` is made executable.
 ///
 /// # Errors
 /// [`ProcessError::CommandNotFound`], or [`ProcessError::NotExecutable`] when only files that
 /// cannot be run were found.
 pub fn resolve(
     command: &str,
+    search: &[PathBuf],
     cwd: &Path,
     env: &[(String, String)],
 ) -> Result<PathBuf, ProcessError> {
     if command.is_empty() {
         return Err(ProcessError::InvalidText { what: "command", reason: "is empty" });
     }
-    let candidates: Vec<PathBuf> = if command.contains('/') {
-        vec![cwd.join(command)]
-    } else {
-        let path = env.iter().rev().find(|(name, _)| name == "PATH");
-        let path = path.map_or(PATH_DEFAULT, |(_, value)| value.as_str());
-        path.split(':').map(|dir| cwd.join(dir).join(command)).collect()
-    };
+    let candidates = candidates(command, search, cwd, path_of(env));
     let mut refused = None;
     for candidate in &candidates {
+        if let Some(dir) = search.iter().find(|dir| candidate.starts_with(dir)) {
+            make_executable(dir, candidate);
+        }
         match usable(candidate) {
             Ok(true) => return Ok(candidate.clone()),
             Ok(false) => {}
@@ -50,6 +74,38 @@ pub fn resolve(
             looked_for: listed(&candidates),
         },
     })
+}
+
+/// Let everybody read and execute a file of the task's own, as what a template or an artifact made of a
+/// program is not always. Nothing outside of `dir` is touched; whatever cannot be done is said when it is run.
+pub fn make_executable(dir: &Path, file: &Path) {
+    const RUN: u32 = 0o555;
+    let Ok(rest) = file.strip_prefix(dir) else { return };
+    let done = || -> Result<(), Errno> {
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let dir = rustix::fs::open(dir, flags, Mode::empty())?;
+        let how = ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS;
+        // What is no file, such as a pipe of the task, must hold up nobody.
+        let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+        let file = rustix::fs::openat2(dir, rest, flags, Mode::empty(), how)?;
+        let found = rustix::fs::fstat(&file)?;
+        let plain = FileType::from_raw_mode(found.st_mode) == FileType::RegularFile;
+        // A file with other names may be somebody else's.
+        if plain && found.st_nlink == 1 && found.st_mode & RUN != RUN {
+            rustix::fs::fchmod(&file, Mode::from_raw_mode(found.st_mode & 0o777 | RUN))?;
+        }
+        Ok(())
+    };
+    let _said_when_it_is_run = done();
+}
+
+/// A path as a process reaches it that is in `cwd` and may not get there from the root, because it is another
+/// user than the agent.
+pub fn from_within(path: PathBuf, cwd: &Path) -> PathBuf {
+    match path.strip_prefix(cwd) {
+        Ok(rest) if !rest.as_os_str().is_empty() => Path::new(".").join(rest),
+        _ => path,
+    }
 }
 
 /// Paths, the first few, comma separated.
@@ -170,8 +226,11 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         program(&dir.path().join("tool"), 0o755);
         let path = format!("/nowhere:{}", dir.path().display());
-        assert_eq!(resolve("tool", Path::new("/"), &env(&path)).unwrap(), dir.path().join("tool"));
-        let error = resolve("tool", Path::new("/"), &env("/nowhere:/else")).unwrap_err();
+        assert_eq!(
+            resolve("tool", &[], Path::new("/"), &env(&path)).unwrap(),
+            dir.path().join("tool")
+        );
+        let error = resolve("tool", &[], Path::new("/"), &env("/nowhere:/else")).unwrap_err();
         assert_eq!(
             error.to_string(),
             "command \"tool\" was not found; looked for: /nowhere/tool, /else/tool"
@@ -183,12 +242,49 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         fs::create_dir(dir.path().join("local")).unwrap();
         program(&dir.path().join("local/tool"), 0o755);
-        assert_eq!(resolve("local/tool", dir.path(), &[]).unwrap(), dir.path().join("local/tool"));
+        assert_eq!(
+            resolve("local/tool", &[], dir.path(), &[]).unwrap(),
+            dir.path().join("local/tool")
+        );
+    }
+
+    #[test]
+    fn a_command_is_looked_for_in_the_own_directories_first_and_made_executable_there() {
+        let dir = tempfile::tempdir().unwrap();
+        let (local, root) = (dir.path().join("local"), dir.path().to_owned());
+        fs::create_dir_all(local.join("bin")).unwrap();
+        let search = [local.clone(), root.clone()];
+        let found = |command: &str| resolve(command, &search, &root, &[]);
+        assert!(
+            found("sh").unwrap().starts_with("/usr") || found("sh").unwrap().starts_with("/bin")
+        );
+        program(&root.join("sh"), 0o644);
+        assert_eq!(found("sh").unwrap(), root.join("sh"));
+        program(&local.join("sh"), 0o600);
+        assert_eq!(found("sh").unwrap(), local.join("sh"));
+        assert_eq!(fs::metadata(local.join("sh")).unwrap().permissions().mode() & 0o7777, 0o755);
+        program(&local.join("bin/tool"), 0o644);
+        for command in ["bin/tool", "/bin/tool", "local/bin/tool", "/local/bin/tool", "./bin/tool"]
+        {
+            assert!(found(command).unwrap().ends_with("bin/tool"), "{command}");
+        }
+        // A directory of this name is no program, and what a link leads to outside is not touched.
+        assert!(found("bin").is_err());
+        let outside = tempfile::tempdir().unwrap();
+        program(&outside.path().join("kept"), 0o644);
+        std::os::unix::fs::symlink(outside.path().join("kept"), local.join("link")).unwrap();
+        assert!(matches!(found("link").unwrap_err(), ProcessError::NotExecutable { .. }));
+        let mode = fs::metadata(outside.path().join("kept")).unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, 0o644);
+        let error = found("nothing").unwrap_err().to_string();
+        for place in [local.join("nothing"), root.join("nothing"), "/usr/bin/nothing".into()] {
+            assert!(error.contains(&place.display().to_string()), "{error}");
+        }
     }
 
     #[test]
     fn without_a_path_the_default_one_is_searched() {
-        assert!(resolve("sh", Path::new("/"), &[]).unwrap().ends_with("sh"));
+        assert!(resolve("sh", &[], Path::new("/"), &[]).unwrap().ends_with("sh"));
     }
 
     #[test]
@@ -196,14 +292,14 @@ mod tests {
         let (first, second) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
         program(&first.path().join("tool"), 0o644);
         let path = format!("{}:{}", first.path().display(), second.path().display());
-        let error = resolve("tool", Path::new("/"), &env(&path)).unwrap_err();
+        let error = resolve("tool", &[], Path::new("/"), &env(&path)).unwrap_err();
         assert!(matches!(error, ProcessError::NotExecutable { .. }), "{error}");
         program(&second.path().join("tool"), 0o755);
         assert_eq!(
-            resolve("tool", Path::new("/"), &env(&path)).unwrap(),
+            resolve("tool", &[], Path::new("/"), &env(&path)).unwrap(),
             second.path().join("tool")
         );
-        let error = resolve("/tmp", Path::new("/"), &[]).unwrap_err();
+        let error = resolve("/tmp", &[], Path::new("/"), &[]).unwrap_err();
         assert!(error.to_string().contains("it is a directory"), "{error}");
     }
 

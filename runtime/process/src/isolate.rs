@@ -44,7 +44,6 @@ use serde::{Deserialize, Serialize};
 pub(super) use self::inside::loopback_up;
 pub use self::privileges::capability;
 pub use self::probe::Abilities;
-pub(super) use self::view::candidates;
 use ostler_model::device::{DeviceNode, Mount};
 use ostler_model::isolation::Part;
 

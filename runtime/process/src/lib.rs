@@ -121,6 +121,8 @@ pub struct ProcessSpec {
     pub run_id: RunId,
     /// Absolute, with a slash relative to `cwd`, or looked up in the `PATH` of `env`.
     pub command: String,
+    /// Directories of the task's own, as it sees them, that are looked in first; what is found is made executable.
+    pub search: Vec<PathBuf>,
     /// Arguments after the command.
     pub args: Vec<String>,
     /// The whole environment: nothing is inherited.

@@ -192,7 +192,7 @@ fn enter_order(plan: &ExecPlan, terminal: bool) -> Result<EnterOrder, ProcessErr
     let env: Result<_, _> = env.map(terminated("environment variable")).collect();
     let env = plan.env.is_some().then_some(env?);
     let uid = match &plan.user {
-        Some(name) => Some(match user::resolve(name)?.ids {
+        Some(name) => Some(match user::of_task(Some(name), None)?.ids {
             Some(ids) => ids.uid,
             None => rustix::process::geteuid().as_raw(),
         }),

@@ -21,7 +21,7 @@ use super::error::ProcessError;
 use super::held::{self, Go, Held, Program};
 use super::isolate::{self, Isolation, IsolationSetup};
 use super::supervise::{Answer, Line, Order, OrderEnds, StreamOrder};
-use super::user::{Account, Ids};
+use super::user::Ids;
 use super::{
     Process, ProcessHost, ProcessSpec, RECORD_WAIT_MAX, Reach, RunProcesses, SUPERVISOR_WAIT_MAX,
     WORKLOADS_PER_RUN_MAX, Way, identity, oversee, reap, user,
@@ -126,11 +126,14 @@ fn what_to_run(spec: &ProcessSpec, counted: bool) -> Result<WhatToRun, ProcessEr
         return Ok(WhatToRun { texts, ids, program, setup: Some(setup) });
     }
     command::check_cwd(&spec.cwd)?;
-    let path = command::resolve(&spec.command, &spec.cwd, &spec.env)?;
-    let account = spec.user.as_deref().map(user::resolve).transpose()?;
-    let account = account.unwrap_or_else(Account::own);
+    let path = command::resolve(&spec.command, &spec.search, &spec.cwd, &spec.env)?;
+    let account = user::of_task(spec.user.as_deref(), None)?;
     let env = account.environment(&spec.env);
-    let texts = Texts::new(&path, &spec.command, &spec.args, &env, &spec.cwd)?;
+    let reached = match account.ids {
+        Some(_) => command::from_within(path.clone(), &spec.cwd),
+        None => path.clone(),
+    };
+    let texts = Texts::new(&reached, &spec.command, &spec.args, &env, &spec.cwd)?;
     let looked_for = path.display().to_string();
     let program = Program { path, looked_for };
     Ok(WhatToRun { texts, ids: account.ids, program, setup: None })

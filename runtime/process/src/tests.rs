@@ -190,6 +190,7 @@ fn sh(script: &str) -> Case {
     let spec = ProcessSpec {
         run_id: run_id(1),
         command: "/bin/sh".to_owned(),
+        search: Vec::new(),
         args: vec!["-c".to_owned(), script.to_owned()],
         env: vec![("PATH".to_owned(), command::PATH_DEFAULT.to_owned())],
         cwd: PathBuf::from("/"),

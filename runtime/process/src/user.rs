@@ -7,7 +7,10 @@ use std::sync::OnceLock;
 use nix::errno::Errno;
 use nix::unistd::{Gid, Uid, User, getgrouplist};
 
+use super::ProcessHost;
 use super::error::ProcessError;
+use ostler_model::isolation::Part;
+use ostler_model::ports::FileOwner;
 
 /// The ids of a user.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
@@ -75,13 +78,23 @@ pub fn environment_of(user: Option<&str>) -> Vec<(String, String)> {
     account.map(|account| account.environment(&[])).unwrap_or_default()
 }
 
+/// Whom a task runs as, and so whose its files are: the user that its job names; without one, where the agent
+/// is root, the user that isolation has for it; otherwise the agent's own.
+///
+/// # Errors
+/// As [`resolve`].
+pub fn of_task(named: Option<&str>, isolated_as: Option<&str>) -> Result<Account, ProcessError> {
+    let isolated_as = isolated_as.filter(|_| rustix::process::geteuid().is_root());
+    named.or(isolated_as).map_or_else(|| Ok(Account::own()), resolve)
+}
+
 /// The user of this name.
 /// May ask the network (name services): call it where blocking is allowed.
 ///
 /// # Errors
 /// [`ProcessError::UnknownUser`], [`ProcessError::UserNotPermitted`] when the agent is not root,
 /// [`ProcessError::System`] when the look-up failed.
-pub fn resolve(user: &str) -> Result<Account, ProcessError> {
+fn resolve(user: &str) -> Result<Account, ProcessError> {
     let unknown = || ProcessError::UnknownUser { user: user.to_owned() };
     let name = CString::new(user).map_err(|_| unknown())?;
     let entry = look_up(user)
@@ -97,6 +110,31 @@ pub fn resolve(user: &str) -> Result<Account, ProcessError> {
     let groups = groups(&name, entry.gid);
     let ids = Ids { uid: entry.uid.as_raw(), gid: entry.gid.as_raw(), groups };
     Ok(Account::of(&entry, Some(ids)))
+}
+
+impl ProcessHost {
+    /// Whose the files are of a task whose job names this user, or else of one that is isolated as
+    /// `isolated_as`. `None`: the agent's own. May ask name services.
+    ///
+    /// # Errors
+    /// A user that is not there.
+    pub async fn owner(
+        &self,
+        named: Option<String>,
+        isolated_as: Option<String>,
+    ) -> Result<Option<FileOwner>, ProcessError> {
+        if !rustix::process::geteuid().is_root() {
+            return Ok(None);
+        }
+        let isolated_as = match isolated_as {
+            Some(user) if named.is_none() && self.abilities().await.can(Part::User) => Some(user),
+            _ => None,
+        };
+        let found =
+            tokio::task::spawn_blocking(move || of_task(named.as_deref(), isolated_as.as_deref()));
+        let ids = found.await.unwrap_or(Err(ProcessError::Stopped))?.ids;
+        Ok(ids.map(|ids| FileOwner { uid: ids.uid, gid: ids.gid }))
+    }
 }
 
 /// Some C libraries report a name that does not exist as an error.

@@ -49,6 +49,7 @@ fn spec(dir: &Path, number: u32) -> ProcessSpec {
     ProcessSpec {
         run_id: RunId::new(alloc, &TaskName::new("t").unwrap(), 0),
         command: "/bin/sh".to_owned(),
+        search: Vec::new(),
         args: vec!["-c".to_owned(), "echo hi; read line; exec sleep 1000".to_owned()],
         env: (0..40).map(|n| (format!("VARIABLE_{n}"), "some value of it".repeat(4))).collect(),
         cwd: dir.to_owned(),

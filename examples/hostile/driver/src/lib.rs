@@ -66,6 +66,7 @@ fn told(handle: &Handle) -> Config {
 fn spawn_request(config: &Config, task: &TaskConfig) -> SpawnRequest {
     SpawnRequest {
         command: config.command.clone(),
+        search: Vec::new(),
         args: config.args.clone(),
         env: task.env.clone(),
         cwd: task.task_dir.clone(),

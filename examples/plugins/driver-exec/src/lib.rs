@@ -194,6 +194,7 @@ impl Driver for Exec {
         }
         let request = SpawnRequest {
             command: config.command,
+            search: vec![format!("{own}/local"), format!("{own}/")],
             args: config.args,
             env: task.env,
             cwd,

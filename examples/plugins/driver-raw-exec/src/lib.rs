@@ -15,7 +15,7 @@ const SCHEMA: &str = r#"{
   "properties": {
     "command": {
       "type": "string", "minLength": 1,
-      "description": "Program: absolute, relative to cwd, or looked up in the task's PATH."
+      "description": "Program: found in the task's local or its directory, absolute, relative to cwd, or looked up in the task's PATH."
     },
     "args": {"type": "array", "items": {"type": "string"}},
     "cwd": {
@@ -74,6 +74,7 @@ impl Driver for RawExec {
         let context = ExecContext::new(&task, cwd.as_str());
         let id = process::spawn(&SpawnRequest {
             command: config.command,
+            search: vec![format!("{}/local", task.task_dir), task.task_dir],
             args: config.args,
             env: task.env,
             cwd,

@@ -74,3 +74,9 @@ pub const DISK_SERVED_RETRY: std::ops::RangeInclusive<Duration> =
     Duration::from_secs(1)..=Duration::from_secs(60);
 /// Longest head of an answer of a node that sends a disk, bytes.
 pub const DISK_ANSWER_HEAD_BYTES_MAX: usize = 16 * 1_024;
+
+/// Deepest directory whose files are given to another user, directories: each level holds one open file.
+pub const OWNED_DEPTH_MAX: usize = 256;
+/// Most files and directories of a task's directory that are shown in a root of its own beside those that each
+/// task has: each directory is a mount, each file a link.
+pub const TASK_ROOT_ENTRIES_MAX: usize = 256;

@@ -7,6 +7,7 @@ use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
 
+use rustix::fs::{Mode, OFlags};
 use rustix::process::Pid;
 
 use super::root::Failed;
@@ -83,6 +84,11 @@ pub(in super::super) fn confine(
     let filter = has(Part::Seccomp).then(|| filter::program(has(Part::Pids)));
     let filter = filter.transpose().map_err(named("seccomp"))?;
     let kept = setup.map_or(0, |setup| setup.capabilities);
+    // Opened before: another user may not get there by its path. Whether it may be in there is asked as itself.
+    let cwd = Path::new(std::ffi::OsStr::from_bytes(plan.texts.cwd.to_bytes()));
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let cwd = rustix::fs::open(cwd, flags, Mode::empty())
+        .map_err(|error| (Step::Directory, String::new(), error.into()))?;
     privileges::drop_to(plan.ids.as_ref(), kept, has(Part::Privileges))
         .map_err(named("user and privileges"))?;
     if let Some(most) = setup.and_then(|setup| setup.processes_max) {
@@ -90,9 +96,8 @@ pub(in super::super) fn confine(
     }
     // The change of user cleared it.
     child::die_with_parent();
-    let cwd = Path::new(std::ffi::OsStr::from_bytes(plan.texts.cwd.to_bytes()));
-    if let Err(error) = std::env::set_current_dir(cwd) {
-        return Err((Step::Directory, String::new(), error));
+    if let Err(error) = rustix::process::fchdir(&cwd) {
+        return Err((Step::Directory, String::new(), error.into()));
     }
     if let Some(rules) = rules {
         let restricted = rules.restrict_self();

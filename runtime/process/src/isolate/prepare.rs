@@ -8,14 +8,15 @@ use rustix::fs::{AtFlags, Gid, Mode, OFlags, Uid};
 
 use super::root::{Device, Place, Root};
 use super::rules::Rules;
-use super::view::{self, OWN, SHARED, Shown};
+use super::view::{self, Entry, OWN, SHARED, Shown};
 use super::{Isolation, IsolationSetup};
 use crate::ProcessSpec;
-use crate::command::{self, PATH_DEFAULT, Texts};
+use crate::command::{self, Texts};
 use crate::error::ProcessError;
 use crate::user::{self, Account, Ids};
 use ostler_model::isolation::Part;
 use ostler_model::limits::USER_PROCESSES_MAX;
+use ostler_model::task_path::OWN_FILES;
 
 /// Directories that all tasks of an allocation may write, whoever they run as.
 const WRITABLE_BY_ALL: Mode = Mode::from_raw_mode(0o777);
@@ -50,11 +51,15 @@ pub(in super::super) fn prepare(
         hand_over(&task_dir, &alloc_dir, ids)
             .map_err(|source| ProcessError::system("handing the task its directories", source))?;
     }
+    let entries = match isolation.has(Part::Mounts) {
+        true => own_entries(&task_dir, isolation)?,
+        false => Vec::new(),
+    };
     let program = match isolation.has(Part::Mounts) {
-        true => in_view(spec, isolation, &task_dir, &alloc_dir)?,
+        true => in_view(spec, isolation, (&task_dir, &entries), &alloc_dir)?,
         false => {
             command::check_cwd(&spec.cwd)?;
-            vec![command::resolve(&spec.command, &spec.cwd, &spec.env)?]
+            vec![command::resolve(&spec.command, &spec.search, &spec.cwd, &spec.env)?]
         }
     };
     let first = program.first().cloned().unwrap_or_default();
@@ -81,8 +86,13 @@ pub(in super::super) fn prepare(
         parts: isolation.parts.clone(),
         user_namespace: isolation.user_namespace,
         // Whoever keeps a capability may be let where only root is.
-        root: root(isolation, &task_dir, &alloc_dir, as_root || isolation.capabilities != 0)?,
-        rules: rules(isolation, &task_dir, &alloc_dir),
+        root: root(
+            isolation,
+            (&task_dir, &entries),
+            &alloc_dir,
+            as_root || isolation.capabilities != 0,
+        )?,
+        rules: rules(isolation, (&task_dir, &entries), &alloc_dir),
         candidates,
         capabilities: isolation.capabilities,
         processes_max: (!counted && countable).then_some(most),
@@ -92,13 +102,12 @@ pub(in super::super) fn prepare(
 
 /// Whom it runs as. Never root that nobody named and the configuration did not allow.
 fn account(spec: &ProcessSpec, isolation: &Isolation) -> Result<Account, ProcessError> {
-    let root = rustix::process::geteuid().is_root();
-    let by_default = (root && isolation.has(Part::User)).then_some(&isolation.user_default);
-    let Some(user) = spec.user.as_ref().or(by_default) else { return Ok(Account::own()) };
-    let account = user::resolve(user)?;
+    let by_default = isolation.has(Part::User).then_some(isolation.user_default.as_str());
+    let account = user::of_task(spec.user.as_deref(), by_default)?;
     let as_root = account.ids.as_ref().is_some_and(|ids| ids.uid == 0);
     if as_root && isolation.has(Part::User) && !isolation.root_allowed {
-        return Err(ProcessError::RootNotPermitted { user: user.clone() });
+        let user = spec.user.as_deref().or(by_default).unwrap_or_default().to_owned();
+        return Err(ProcessError::RootNotPermitted { user });
     }
     Ok(account)
 }
@@ -107,13 +116,13 @@ fn account(spec: &ProcessSpec, isolation: &Isolation) -> Result<Account, Process
 fn in_view(
     spec: &ProcessSpec,
     isolation: &Isolation,
-    task_dir: &Path,
+    own: (&Path, &[Entry]),
     alloc_dir: &Path,
 ) -> Result<Vec<PathBuf>, ProcessError> {
     if spec.command.is_empty() {
         return Err(ProcessError::InvalidText { what: "command", reason: "is empty" });
     }
-    let shown = Shown::new(task_dir, alloc_dir, &isolation.mounts, &isolation.base);
+    let shown = Shown::new(own, alloc_dir, &isolation.mounts, &isolation.base);
     let not_there = |reason: &str| ProcessError::WorkingDirectory {
         path: spec.cwd.clone(),
         reason: reason.to_owned(),
@@ -124,12 +133,14 @@ fn in_view(
     if shown.surely_absent(&spec.cwd) {
         return Err(not_there("the task sees no such directory"));
     }
-    let path = spec.env.iter().rev().find(|(name, _)| name == "PATH");
-    let path = path.map_or(PATH_DEFAULT, |(_, value)| value.as_str());
-    let candidates = view::candidates(&spec.command, &spec.cwd, path);
+    let path = command::path_of(&spec.env);
+    let candidates = command::candidates(&spec.command, &spec.search, &spec.cwd, path);
     let looked_for = command::listed(&candidates);
     let found: Vec<PathBuf> =
         candidates.into_iter().filter(|path| !shown.surely_absent(path)).collect();
+    for path in found.iter().filter(|path| spec.search.iter().any(|dir| path.starts_with(dir))) {
+        shown.make_executable(path);
+    }
     if found.is_empty() {
         let command = spec.command.clone();
         return Err(ProcessError::CommandNotFound { command, looked_for });
@@ -137,9 +148,23 @@ fn in_view(
     Ok(found)
 }
 
+/// What the task's directory has beside what every task has, where it can be shown.
+fn own_entries(task_dir: &Path, isolation: &Isolation) -> Result<Vec<Entry>, ProcessError> {
+    let entries = view::entries(task_dir)
+        .map_err(|source| ProcessError::system("reading the task's directory", source))?;
+    let refused = entries.iter().find_map(|entry| {
+        let reason = view::refused_entry(entry, &isolation.base)?;
+        Some((entry.shown(), reason))
+    });
+    let Some((shown, reason)) = refused else { return Ok(entries) };
+    let task = shown.display().to_string();
+    let host = format!("what a template or an artifact put at {task}");
+    Err(ProcessError::Mount { host, task, reason })
+}
+
 fn root(
     isolation: &Isolation,
-    task_dir: &Path,
+    (task_dir, entries): (&Path, &[Entry]),
     alloc_dir: &Path,
     as_root: bool,
 ) -> Result<Root, ProcessError> {
@@ -149,7 +174,8 @@ fn root(
     let mounts = &isolation.mounts;
     let paths = |host: &str, task: &str| (host.to_owned(), task.to_owned());
     let refused = mounts.iter().find_map(|mount| {
-        let reason = view::refused(mount, mounts)?;
+        let nothing = || view::nothing_to_mount_on(mount, &isolation.base);
+        let reason = view::refused(mount, mounts).or_else(nothing)?;
         Some((paths(&mount.host_path, &mount.task_path), reason))
     });
     let refused = refused.or_else(|| {
@@ -168,11 +194,23 @@ fn root(
         base: false,
         exec: true,
     };
-    let mut places: Vec<Place> = isolation
-        .base
+    // Before the base, of which some is below directories that a task may have too.
+    let mut places: Vec<Place> = entries
         .iter()
-        .map(|path| Place { base: true, ..place(path.clone(), path.clone(), true) })
+        .filter(|entry| matches!(entry, Entry::Directory(_)))
+        .map(|entry| place(task_dir.join(entry.name()), entry.shown(), false))
         .collect();
+    let links: Vec<_> =
+        entries.iter().filter_map(|entry| link(entry).zip(Some(entry.shown()))).collect();
+    if !links.is_empty() {
+        places.push(place(task_dir.to_owned(), OWN_FILES.into(), false));
+    }
+    places.extend(
+        isolation
+            .base
+            .iter()
+            .map(|path| Place { base: true, ..place(path.clone(), path.clone(), true) }),
+    );
     for (shown, name) in OWN {
         places.push(place(task_dir.join(name), shown.into(), false));
     }
@@ -194,6 +232,7 @@ fn root(
     });
     Ok(Root {
         places,
+        links,
         devices: devices.collect(),
         hidden: isolation.hidden.clone(),
         proc: isolation.has(Part::Pids),
@@ -201,10 +240,21 @@ fn root(
     })
 }
 
-fn rules(isolation: &Isolation, task_dir: &Path, alloc_dir: &Path) -> Rules {
+/// Where a link leads that stands in the root for something of the task's directory.
+fn link(entry: &Entry) -> Option<PathBuf> {
+    match entry {
+        Entry::Directory(_) => None,
+        Entry::File(name) => Some(Path::new(OWN_FILES).join(name)),
+        Entry::Link(_, goal) => Some(goal.clone()),
+    }
+}
+
+fn rules(isolation: &Isolation, (task_dir, entries): (&Path, &[Entry]), alloc_dir: &Path) -> Rules {
     if isolation.has(Part::Mounts) {
         // The root's own rights say more; these hold also for what is mounted in it later.
         let own = OWN.iter().map(|(shown, _)| PathBuf::from(shown));
+        let entries = entries.iter().map(Entry::shown).chain([OWN_FILES.into()]);
+        let own = own.chain(entries);
         let shared = SHARED_DIRS.map(|name| Path::new(SHARED).join(name));
         let kernel = ["/proc", "/dev"].map(PathBuf::from).into_iter().chain(shared);
         let mounts = isolation.mounts.iter().filter(|mount| !mount.read_only);

@@ -48,6 +48,8 @@ const BLANK_DIR: &CStr = c".blank-dir";
 pub(super) struct Root {
     /// In order: what is below another comes after it.
     pub places: Vec<Place>,
+    /// Where each leads, and where it is.
+    pub links: Vec<(PathBuf, PathBuf)>,
     /// Device nodes beside the harmless ones.
     pub devices: Vec<Device>,
     /// Not shown, in the root's own paths.
@@ -115,9 +117,13 @@ impl Root {
                 None => {}
                 Some(Source::Link(target)) => link(&root, &target, &place.to)?,
                 Some(Source::Tree(tree, is_dir)) => {
-                    show(&tree, &root, &place.to, is_dir).map_err(at("showing", &place.to))?;
+                    let shown = show(&tree, &root, &place.to, (is_dir, owner));
+                    shown.map_err(at("showing", &place.to))?;
                 }
             }
+        }
+        for (goal, path) in &self.links {
+            link(&root, goal, path)?;
         }
         self.make_dev(&root, harmless, owner)?;
         if self.proc {
@@ -135,7 +141,7 @@ impl Root {
         owner: Option<&Ids>,
     ) -> Result<(), Failed> {
         for (path, tree) in harmless {
-            show(&tree, root, &path, false).map_err(at("showing", &path))?;
+            show(&tree, root, &path, (false, None)).map_err(at("showing", &path))?;
         }
         for (path, goal) in DEV_LINKS {
             link(root, Path::new(goal), Path::new(path))?;
@@ -246,7 +252,7 @@ impl Device {
             _ => return Err(io::Error::other("it is no device node")),
         };
         if let Some(owner) = owner {
-            let (dir, name) = parent(root, &self.to)?;
+            let (dir, name) = parent(root, &self.to, None)?;
             let bits = if self.read { 0o400 } else { 0 } | if self.write { 0o200 } else { 0 };
             rustix::fs::mknodat(&dir, &name, kind, Mode::from_raw_mode(bits), found.rdev())?;
             let owner =
@@ -258,13 +264,13 @@ impl Device {
         let flags = OFlags::PATH | OFlags::CLOEXEC;
         let tree = sys::clone_tree(rustix::fs::open(&self.from, flags, Mode::empty())?)?;
         sys::set_attributes(&tree, NO_SUID | NO_EXEC | READ_ONLY)?;
-        show(&tree, root, &self.to, false)
+        show(&tree, root, &self.to, (false, None))
     }
 }
 
 fn mounted(made: io::Result<OwnedFd>, root: &OwnedFd, path: &str) -> io::Result<()> {
     let made = made?;
-    show(&made, root, Path::new(path), true)
+    show(&made, root, Path::new(path), (true, None))
 }
 
 fn make_proc(root: &OwnedFd) -> Result<(), Failed> {
@@ -273,16 +279,21 @@ fn make_proc(root: &OwnedFd) -> Result<(), Failed> {
 }
 
 /// Mount on what was made there, not on what is there by now: another task of the allocation may put a
-/// link on the way.
-fn show(tree: &OwnedFd, root: &OwnedFd, to: &Path, is_dir: bool) -> io::Result<()> {
-    sys::attach_over(tree, target(root, to, is_dir)?)
+/// link on the way. What is made for it in the task's own directories is its owner's.
+fn show(
+    tree: &OwnedFd,
+    root: &OwnedFd,
+    to: &Path,
+    (is_dir, owner): (bool, Option<&Ids>),
+) -> io::Result<()> {
+    sys::attach_over(tree, target(root, to, is_dir, owner)?)
 }
 
 /// Make what is mounted on, with everything above. No link on the way is followed.
-fn target(root: &OwnedFd, path: &Path, is_dir: bool) -> io::Result<OwnedFd> {
-    let (dir, name) = parent(root, path)?;
+fn target(root: &OwnedFd, path: &Path, is_dir: bool, owner: Option<&Ids>) -> io::Result<OwnedFd> {
+    let (dir, name) = parent(root, path, owner)?;
     if is_dir {
-        make_dir(dir.as_fd(), &name)
+        make_dir(dir.as_fd(), &name, owner)
     } else {
         let flags = OFlags::CREATE | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::RDONLY;
         match rustix::fs::openat(&dir, &name, flags | OFlags::EXCL, Mode::from_raw_mode(0o644)) {
@@ -295,7 +306,7 @@ fn target(root: &OwnedFd, path: &Path, is_dir: bool) -> io::Result<OwnedFd> {
 }
 
 /// The directory of a path in the root, made when absent, and its last name.
-fn parent(root: &OwnedFd, path: &Path) -> io::Result<(OwnedFd, CString)> {
+fn parent(root: &OwnedFd, path: &Path, owner: Option<&Ids>) -> io::Result<(OwnedFd, CString)> {
     let mut names = path.components().filter_map(|part| match part {
         Component::Normal(name) => Some(CString::new(name.as_bytes())),
         _ => None,
@@ -305,28 +316,36 @@ fn parent(root: &OwnedFd, path: &Path) -> io::Result<(OwnedFd, CString)> {
         return Err(io::ErrorKind::InvalidInput.into());
     };
     for next in names {
-        dir = make_dir(dir.as_fd(), &name)?;
+        dir = make_dir(dir.as_fd(), &name, owner)?;
         name = next?;
     }
     Ok((dir, name))
 }
 
-fn make_dir(dir: BorrowedFd<'_>, name: &CStr) -> io::Result<OwnedFd> {
-    match rustix::fs::mkdirat(dir, name, Mode::from_raw_mode(0o755)) {
+fn make_dir(dir: BorrowedFd<'_>, name: &CStr, owner: Option<&Ids>) -> io::Result<OwnedFd> {
+    let made = match rustix::fs::mkdirat(dir, name, Mode::from_raw_mode(0o755)) {
+        Ok(()) => true,
         // Read-only and there already is as good.
-        Ok(()) | Err(Errno::EXIST | Errno::ROFS) => {}
+        Err(Errno::EXIST | Errno::ROFS) => false,
         Err(error) => return Err(error.into()),
-    }
+    };
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    Ok(rustix::fs::openat(dir, name, flags, Mode::empty())?)
+    let dir = rustix::fs::openat(dir, name, flags, Mode::empty())?;
+    if let Some(owner) = owner.filter(|_| made) {
+        let ids = (rustix::fs::Uid::from_raw(owner.uid), rustix::fs::Gid::from_raw(owner.gid));
+        let flags = rustix::fs::AtFlags::EMPTY_PATH;
+        rustix::fs::chownat(&dir, c"", Some(ids.0), Some(ids.1), flags)?;
+    }
+    Ok(dir)
 }
 
 fn link(root: &OwnedFd, goal: &Path, path: &Path) -> Result<(), Failed> {
-    let made =
-        parent(root, path).and_then(|(dir, name)| match rustix::fs::symlinkat(goal, &dir, &name) {
+    let made = parent(root, path, None).and_then(|(dir, name)| {
+        match rustix::fs::symlinkat(goal, &dir, &name) {
             Ok(()) | Err(Errno::EXIST) => Ok(()),
             Err(error) => Err(error.into()),
-        });
+        }
+    });
     made.map_err(at("linking", path))
 }
 

@@ -1,23 +1,93 @@
 //! Paths as an isolated process sees them. Pure but for [`Shown::surely_absent`].
 
+use std::ffi::OsString;
 use std::fs;
 use std::io;
 use std::path::{Component, Path, PathBuf};
 
+use rustix::fs::{CWD, Mode, OFlags, ResolveFlags};
+
 use super::root::{DEV_LINKS, HARMLESS};
+use crate::command::make_executable;
 use ostler_model::device::Mount;
+use ostler_model::limits::TASK_ROOT_ENTRIES_MAX;
+use ostler_model::task_path::OWN_FILES;
 
 /// The task's own places in its root, and their names below its directory.
 pub(super) const OWN: [(&str, &str); 3] =
     [("/local", "local"), ("/secrets", "secrets"), ("/tmp", "tmp")];
 /// The allocation's directory in a task's root.
 pub(super) const SHARED: &str = "/alloc";
+/// What of it is the tasks' to write.
+const WRITTEN: [&str; 2] = ["/alloc/data", "/alloc/tmp"];
 /// What no mount may cover, beside the base and other mounts.
 const RESERVED: [&str; 6] = ["/local", "/secrets", "/tmp", SHARED, "/proc", "/dev"];
 
 /// What no mount may be in: the kernel's, the agent's, and names that are used while a root is made.
-const KERNEL: [&str; 6] =
-    ["/proc", "/dev/shm", "/dev/pts", "/alloc/logs", "/.blank-file", "/.blank-dir"];
+const KERNEL: [&str; 7] =
+    ["/proc", "/dev/shm", "/dev/pts", "/alloc/logs", OWN_FILES, "/.blank-file", "/.blank-dir"];
+
+/// What else there is in a task's directory, and how it is shown in its root.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Entry {
+    /// As itself.
+    Directory(OsString),
+    /// As a link to where the whole directory is: another file that takes its place is seen then.
+    File(OsString),
+    /// As the link that it is, in the task's root.
+    Link(OsString, PathBuf),
+}
+
+impl Entry {
+    pub fn name(&self) -> &OsString {
+        let (Self::Directory(name) | Self::File(name) | Self::Link(name, _)) = self;
+        name
+    }
+
+    /// Where it is shown.
+    pub fn shown(&self) -> PathBuf {
+        Path::new("/").join(self.name())
+    }
+}
+
+/// What templates and artifacts put into a task's directory beside what every task has.
+pub(super) fn entries(task_dir: &Path) -> io::Result<Vec<Entry>> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir(task_dir)? {
+        let entry = entry?;
+        let name = entry.file_name();
+        if OWN.iter().any(|(_, own)| name == *own) {
+            continue;
+        }
+        if found.len() == TASK_ROOT_ENTRIES_MAX {
+            return Err(io::Error::other(format!(
+                "there are more than {TASK_ROOT_ENTRIES_MAX} files and directories beside local, secrets \
+                 and tmp; put them into one"
+            )));
+        }
+        let kind = entry.file_type()?;
+        found.push(match () {
+            () if kind.is_dir() => Entry::Directory(name),
+            () if kind.is_symlink() => Entry::Link(name, fs::read_link(entry.path())?),
+            () => Entry::File(name),
+        });
+    }
+    found.sort_by(|a, b| a.name().cmp(b.name()));
+    Ok(found)
+}
+
+/// Why something of the task's directory cannot be shown where the task would look for it.
+pub(super) fn refused_entry(entry: &Entry, base: &[PathBuf]) -> Option<String> {
+    let shown = entry.shown();
+    let system = base.iter().any(|base| *base == shown);
+    let own = RESERVED.iter().chain(&KERNEL).any(|own| Path::new(own) == shown);
+    let what = match (system, own) {
+        (true, _) => "the system's own is shown there, read-only",
+        (_, true) => "something else of every task is there",
+        _ => return None,
+    };
+    Some(format!("{what}; put it below /local"))
+}
 
 /// Why a mount cannot be shown where it should.
 pub(super) fn refused(mount: &Mount, others: &[Mount]) -> Option<String> {
@@ -37,6 +107,24 @@ pub(super) fn refused(mount: &Mount, others: &[Mount]) -> Option<String> {
     }
     let same = others.iter().filter(|other| Path::new(&other.task_path).starts_with(path)).count();
     (same > 1).then(|| "another mount is there or below".to_owned())
+}
+
+/// Why nothing can be mounted there, by what is on the node: in what is shown read-only nothing is made.
+pub(super) fn nothing_to_mount_on(mount: &Mount, base: &[PathBuf]) -> Option<String> {
+    let path = Path::new(&mount.task_path);
+    if path.starts_with(SHARED) && !WRITTEN.iter().any(|own| path.starts_with(own)) {
+        return Some(format!("{SHARED} is read-only but for {}", WRITTEN.join(" and ")));
+    }
+    let base = base.iter().find(|base| path.starts_with(base))?;
+    let how = ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
+    let flags = OFlags::PATH | OFlags::CLOEXEC;
+    rustix::fs::openat2(CWD, path, flags, Mode::empty(), how).is_err().then(|| {
+        format!(
+            "the node has nothing there, or a link on the way, and {} is shown as it is, read-only; choose a \
+             path outside of it",
+            base.display()
+        )
+    })
 }
 
 /// Why a device node cannot be made where it should: in a directory of the node it would stay there, for
@@ -64,15 +152,34 @@ pub(super) struct Shown {
     places: Vec<(PathBuf, PathBuf)>,
     /// Paths that are the same in the task and on the node.
     base: Vec<PathBuf>,
+    /// What of that is in the task's directory.
+    own: Vec<PathBuf>,
+    task_dir: PathBuf,
 }
 
 impl Shown {
-    pub fn new(task_dir: &Path, alloc_dir: &Path, mounts: &[Mount], base: &[PathBuf]) -> Self {
+    pub fn new(
+        (task_dir, entries): (&Path, &[Entry]),
+        alloc_dir: &Path,
+        mounts: &[Mount],
+        base: &[PathBuf],
+    ) -> Self {
+        let entries = entries.iter().map(|entry| (entry.shown(), task_dir.join(entry.name())));
         let own = OWN.iter().map(|(path, name)| (PathBuf::from(path), task_dir.join(name)));
         let mounts = mounts.iter().map(|m| (PathBuf::from(&m.task_path), (&m.host_path).into()));
         let shared = (PathBuf::from(SHARED), alloc_dir.to_owned());
-        let places = own.chain([shared]).chain(mounts).collect();
-        Self { places, base: base.to_vec() }
+        let own: Vec<_> = own.chain(entries).collect();
+        let in_own = own.iter().map(|(shown, _)| shown.clone()).collect();
+        let places = own.into_iter().chain([shared]).chain(mounts).collect();
+        Self { places, base: base.to_vec(), own: in_own, task_dir: task_dir.to_owned() }
+    }
+
+    /// Make a file of the task's own executable.
+    pub fn make_executable(&self, path: &Path) {
+        let own = self.own.iter().any(|own| path.starts_with(own));
+        if let (true, Ok(rest)) = (own, path.strip_prefix("/")) {
+            make_executable(&self.task_dir, &self.task_dir.join(rest));
+        }
     }
 
     /// Is there certainly nothing at this path? For an early word; `false` also when only the
@@ -112,14 +219,6 @@ fn absent_below(dir: &Path, rest: &Path) -> bool {
         }
     }
     false
-}
-
-/// The paths that a command may mean, in order.
-pub(in super::super) fn candidates(command: &str, cwd: &Path, path: &str) -> Vec<PathBuf> {
-    if command.contains('/') {
-        return vec![cwd.join(command)];
-    }
-    path.split(':').map(|dir| cwd.join(dir).join(command)).collect()
 }
 
 #[cfg(test)]
@@ -162,7 +261,7 @@ mod tests {
         fs::create_dir_all(task.join("local/bin")).unwrap();
         fs::write(task.join("local/bin/tool"), "").unwrap();
         std::os::unix::fs::symlink("/local/bin", task.join("local/now")).unwrap();
-        let shown = Shown::new(&task, &alloc, &[mount("/srv/data")], &["/usr".into()]);
+        let shown = Shown::new((&task, &[]), &alloc, &[mount("/srv/data")], &["/usr".into()]);
         let absent = |path: &str| shown.surely_absent(Path::new(path));
         assert!(!absent("/local/bin/tool") && absent("/local/bin/other"));
         assert!(!absent("/local/now/other"), "the link leads into the task's root");
@@ -170,13 +269,5 @@ mod tests {
         assert!(absent("/home/somebody/tool"), "nothing of that is shown");
         assert!(!absent("/") && !absent("/srv") && absent("/srv/other"));
         assert!(!absent("/local/../usr/bin/x"), "not looked into");
-    }
-
-    #[test]
-    fn a_bare_name_is_looked_for_in_the_path_and_any_other_below_the_directory() {
-        let of = |command| candidates(command, Path::new("/"), "/usr/bin:bin");
-        assert_eq!(of("sh"), [Path::new("/usr/bin/sh"), Path::new("/bin/sh")]);
-        assert_eq!(of("local/run"), [Path::new("/local/run")]);
-        assert_eq!(of("/opt/x"), [Path::new("/opt/x")]);
     }
 }

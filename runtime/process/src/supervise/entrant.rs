@@ -28,7 +28,7 @@ use super::children::{Ended, ended_child, reap};
 use super::{Order, read_posted, shim};
 use crate::cgroup::{move_into, open_leaf};
 use crate::child::{self, Child, Laid, Plan, Step};
-use crate::command::{PATH_DEFAULT, Texts};
+use crate::command::{self, PATH_DEFAULT, Texts};
 use crate::isolate::{enter, inside};
 use crate::user::WHO;
 use ostler_model::clock::Stopwatch;
@@ -127,6 +127,9 @@ struct Entrant {
 fn begin(ends: EnterEnds, status: &OwnedFd) -> Result<Entrant, Refused> {
     let EnterEnds { order, of_task, task, stdio, control } = ends;
     shim::own_session(c"ostler-exec").map_err(at("a session"))?;
+    // While the node's own /proc is there.
+    // SAFETY: this process is a child of the zygote's, with one thread.
+    unsafe { child::unprotect() };
     hide().map_err(at("hiding from the task"))?;
     let enter: EnterOrder = read_posted(&order).map_err(at("the order"))?;
     let of_task: Order = read_posted(&of_task).map_err(at("the order of the task"))?;
@@ -160,7 +163,10 @@ fn begin(ends: EnterEnds, status: &OwnedFd) -> Result<Entrant, Refused> {
         // Programs that draw refuse to without one.
         env.push(c"TERM=xterm".to_owned());
     }
-    let candidates = candidates(argv.first(), &env, &cwd);
+    let rooted = setup.as_ref().is_some_and(|setup| setup.has(Part::Mounts));
+    let within = ids.is_some() && !rooted;
+    let reached = if within { Reached::FromWithin } else { Reached::ByPath };
+    let candidates = candidates(argv.first(), &env, &cwd, reached);
     let null = || child::dev_null().map_err(at("/dev/null"));
     let copy = |fd: &OwnedFd| fd.try_clone().map_err(at("its descriptors"));
     let [stdin, stdout, stderr] = stdio;
@@ -201,7 +207,6 @@ fn hide() -> io::Result<()> {
     Ok(rustix::process::set_dumpable_behavior(DumpableBehavior::NotDumpable)?)
 }
 
-/// The files that the program may be, in the order in which they are tried.
 /// A variable of the task that says who it runs as, and of which `env` says nothing.
 fn says_who(of_task: &CStr, env: &[CString]) -> bool {
     let sets = |one: &CStr, name: &str| {
@@ -210,15 +215,33 @@ fn says_who(of_task: &CStr, env: &[CString]) -> bool {
     WHO.iter().any(|name| sets(of_task, name) && !env.iter().any(|one| sets(one, name)))
 }
 
-fn candidates(program: Option<&CString>, env: &[CString], cwd: &CStr) -> Vec<CString> {
+/// How a task gets at files of its directory.
+#[derive(Clone, Copy)]
+enum Reached {
+    ByPath,
+    /// It is another user than the agent, whose directories are above.
+    FromWithin,
+}
+
+/// The files that the program may be, in the order in which they are tried.
+fn candidates(
+    program: Option<&CString>,
+    env: &[CString],
+    cwd: &CStr,
+    reached: Reached,
+) -> Vec<CString> {
     let bytes = |text: &CStr| std::ffi::OsStr::from_bytes(text.to_bytes()).to_owned();
     let command = program.map(|text| bytes(text)).unwrap_or_default();
     let cwd = bytes(cwd);
     let path = env.iter().rev().find_map(|one| one.to_bytes().strip_prefix(b"PATH="));
     let path = path.and_then(|path| std::str::from_utf8(path).ok()).unwrap_or(PATH_DEFAULT);
     let command = command.to_string_lossy();
-    let found = crate::isolate::candidates(&command, Path::new(&cwd), path);
-    found.into_iter().filter_map(|path| CString::new(path.as_os_str().as_bytes()).ok()).collect()
+    let found = command::candidates(&command, &[], Path::new(&cwd), path);
+    let found = found.into_iter().map(|path| match reached {
+        Reached::ByPath => path,
+        Reached::FromWithin => command::from_within(path, Path::new(&cwd)),
+    });
+    found.filter_map(|path| CString::new(path.as_os_str().as_bytes()).ok()).collect()
 }
 
 /// The command's own process, up to its program.

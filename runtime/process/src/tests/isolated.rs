@@ -95,6 +95,44 @@ async fn a_program_sees_its_own_root_and_writes_its_own_directories_only() {
 }
 
 #[tokio::test]
+async fn what_else_is_in_its_directory_is_at_that_path_of_its_root_and_the_systems_stays() {
+    let Some(scene) = scene().await else { return };
+    let own = scene.dir.path().join("t");
+    std::fs::create_dir_all(own.join("app/latest")).unwrap();
+    std::fs::create_dir_all(own.join("run/own")).unwrap();
+    std::fs::write(own.join("app/latest/file"), "deep\n").unwrap();
+    std::fs::write(own.join("run.sh"), "echo one\n").unwrap();
+    std::os::unix::fs::symlink("app/latest", own.join("current")).unwrap();
+    let script =
+        "cat /app/latest/file /current/file; sh /run.sh; ls /run; touch /app/x || echo no; cat /go";
+    let fifo = rustix::fs::FileType::Fifo;
+    rustix::fs::mknodat(rustix::fs::CWD, own.join("go"), fifo, 0o644.into(), 0).unwrap();
+    let case = scene.case(&format!("{script}; sh /run.sh"));
+    let id = start(&scene.host, &case.spec).await.unwrap();
+    until("it has run", || case.stdout.text().contains("own\n")).await;
+    // Another file in the place of one, as templates are written.
+    std::fs::write(own.join("next"), "echo two\n").unwrap();
+    std::fs::rename(own.join("next"), own.join("run.sh")).unwrap();
+    let go = own.join("go");
+    tokio::task::spawn_blocking(move || std::fs::write(go, "")).await.unwrap().unwrap();
+    scene.host.wait(&case.spec.run_id, &id).await;
+    scene.host.forget_run(&case.spec.run_id);
+    let told = case.stdout.text();
+    assert!(told.starts_with("deep\ndeep\none\n") && told.ends_with("two\n"), "{told}");
+
+    let mut case = scene.case("");
+    (case.spec.command, case.spec.args) = ("run.sh".to_owned(), Vec::new());
+    case.spec.search = vec!["/local".into(), "/".into()];
+    std::fs::write(own.join("run.sh"), "#!/bin/sh\necho $0\n").unwrap();
+    to_end(&scene.host, &case.spec).await;
+    assert_eq!(case.stdout.text(), "/run.sh\n");
+
+    std::fs::create_dir(own.join("etc")).unwrap();
+    let refused = scene.refused("true").await;
+    assert!(refused.contains("/etc: the system's own is shown there"), "{refused}");
+}
+
+#[tokio::test]
 async fn a_program_does_not_run_as_root_and_has_no_way_to_become_it() {
     let Some(scene) = scene().await else { return };
     let ids = scene.lines("id -u; id -g").await;

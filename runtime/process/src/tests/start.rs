@@ -209,9 +209,52 @@ async fn root_runs_a_task_as_another_user_with_that_users_groups() {
         case.spec.user = Some("nobody".to_owned());
         let exit = to_end(&host, &case.spec).await;
         assert_eq!(exit.exit_code, Some(0), "{}", case.stderr.text());
-        let nobody = user::resolve("nobody").unwrap().ids.unwrap();
+        let nobody = user::of_task(Some("nobody"), None).unwrap().ids.unwrap();
         let groups: Vec<_> = nobody.groups.iter().map(u32::to_string).collect();
         assert_eq!(case.stdout.text(), format!("{}\n{}\n", nobody.uid, groups.join(" ")));
+    }
+}
+
+/// From now on this process is rather ended than others, as whoever starts an agent may have it.
+fn a_score_of_its_own() {
+    std::fs::write("/proc/self/oom_score_adj", "300").unwrap();
+}
+
+#[tokio::test]
+async fn no_task_is_protected_from_want_of_memory_as_its_agent_is_or_any_other_way() {
+    a_score_of_its_own();
+    for host in [host_with(true), Mode::Supervised.host()] {
+        let case = sh("cat /proc/self/oom_score_adj");
+        to_end(&host, &case.spec).await;
+        assert_eq!(case.stdout.text(), "0\n");
+    }
+    if let Some(scene) = super::isolated::scene().await {
+        let case = scene.case("cat /proc/self/oom_score_adj");
+        to_end(&scene.host, &case.spec).await;
+        assert_eq!(case.stdout.text(), "0\n");
+    }
+}
+
+#[tokio::test]
+async fn another_user_starts_and_runs_programs_below_a_directory_that_is_the_agents_alone() {
+    if !rustix::process::geteuid().is_root() {
+        eprintln!("skipped: not root");
+        return;
+    }
+    use std::os::unix::fs::PermissionsExt as _;
+    let closed = tempfile::tempdir().unwrap();
+    std::fs::set_permissions(closed.path(), PermissionsExt::from_mode(0o700)).unwrap();
+    let task = closed.path().join("t");
+    std::fs::create_dir_all(task.join("local")).unwrap();
+    std::fs::write(task.join("local/tool"), "#!/bin/sh\necho $0; id -un; ls\n").unwrap();
+    for host in [host_with(true), Mode::Supervised.host()] {
+        let mut case = sh("");
+        (case.spec.user, case.spec.cwd) = (Some("nobody".to_owned()), task.clone());
+        (case.spec.command, case.spec.args) = ("tool".to_owned(), Vec::new());
+        case.spec.search = vec![task.join("local"), task.clone()];
+        to_end(&host, &case.spec).await;
+        let told = (case.stdout.text(), case.stderr.text());
+        assert_eq!(told, ("./local/tool\nnobody\nlocal\n".to_owned(), String::new()));
     }
 }
 

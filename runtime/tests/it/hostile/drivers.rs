@@ -90,6 +90,7 @@ async fn victim(arena: &Arena, context: &TaskContext) -> String {
     let spec = ProcessSpec {
         run_id: context.run_id.clone(),
         command: "/bin/sleep".to_owned(),
+        search: Vec::new(),
         args: vec!["1000".to_owned()],
         env: vec![("OSTLER_TEST_MARK".to_owned(), context.task_dir.display().to_string())],
         cwd: context.task_dir.clone(),

@@ -117,9 +117,13 @@ impl CallState {
             surroundings::without_links(&mut request.cwd);
         }
         self.narrow(&task, &request, isolation.as_ref())?;
+        // Where programs are granted one by one, each is what its path says.
+        let own = self.plugin.grants.programs.is_none().then_some(request.search);
+        let search = own.into_iter().flatten().map(PathBuf::from).collect();
         let spec = ProcessSpec {
             run_id: task.run_id.clone(),
             command: request.command,
+            search,
             args: request.args,
             env: request.env.into_iter().map(|var| (var.name, var.value)).collect(),
             cwd: PathBuf::from(request.cwd),
@@ -144,7 +148,8 @@ impl CallState {
 impl CallState {
     fn charge_process(&mut self, request: &SpawnRequest) -> wasmtime::Result<()> {
         let vars: usize = request.env.iter().map(|v| v.name.len() + v.value.len()).sum();
-        self.budget.charge(vars + request.args.iter().map(String::len).sum::<usize>())?;
+        let texts = request.args.iter().chain(&request.search);
+        self.budget.charge(vars + texts.map(String::len).sum::<usize>())?;
         Ok(())
     }
 }
