@@ -94,13 +94,26 @@ async fn a_wasm_task_has_a_volume_as_a_directory_with_its_rights() {
 async fn a_volume_never_covers_what_is_the_tasks_own() {
     let dir = TempDir::new().unwrap();
     let agent = agent(dir.path()).await;
-    for place in ["/", "/local", "/secrets/", "/alloc/logs"] {
+    let job = |place: &str| {
         let mount = WRITER.replace("/srv/data", place);
-        let job = volume("data", "") + &wasm("t", "guest:toolbox", &["cat", "/x"], &mount);
-        let result = agent.run(&batch(&job)).await;
-        let told = events(&result);
-        assert!(!result.successful() && told.contains("which covers /"), "{place}: {told}");
+        batch(&(volume("data", "") + &wasm("t", "guest:toolbox", &["cat", "/x"], &mount)))
+    };
+    for (place, said) in [
+        ("/", "would cover /local of the task"),
+        ("${NOMAD_TASK_DIR}", "would cover /local of the task"),
+        ("/secrets/", "would cover /secrets of the task"),
+        ("/alloc/logs", "/alloc is read-only but for /alloc/data and /alloc/tmp"),
+    ] {
+        let refused = ostler_jobspec::parse(job(place).as_bytes(), Path::new("j.hcl"), None);
+        let refused = refused.unwrap_err().render(&job(place), false);
+        assert!(refused.contains(said), "{place}: {refused}");
     }
+    // What is not known before the task runs.
+    let hidden = job("${PLACE}")
+        .replace("volume_mount {", "env {\n PLACE = \"/local\"\n }\n volume_mount {");
+    let result = agent.run(&hidden).await;
+    let told = events(&result);
+    assert!(!result.successful() && told.contains("which covers /local"), "{told}");
     agent.stop().await;
 }
 

@@ -4,9 +4,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Component, Path, PathBuf};
 
 use super::task::TaskKeys;
-use crate::diagnostic::shown;
+use crate::diagnostic::{Span, shown};
 use crate::keys::{ByName, Context, Given, hint, keys, keyword, neutral};
 use crate::tree::Key;
+use ostler_model::isolation::BASE_DEFAULT;
 use ostler_model::limits::{NAME_BYTES_MAX, VOLUME_MOUNTS_MAX, VOLUMES_MAX};
 use ostler_model::volume::{HostVolume, VolumeMount, VolumeRequest};
 
@@ -157,7 +158,11 @@ pub(super) fn volumes(
 }
 
 /// Where a task sees volumes.
-pub(super) fn mounts(blocks: Vec<VolumeMountKeys>, cx: &mut Context<'_>) -> Vec<VolumeMount> {
+pub(super) fn mounts(
+    blocks: Vec<VolumeMountKeys>,
+    driver: Option<&str>,
+    cx: &mut Context<'_>,
+) -> Vec<VolumeMount> {
     let mut mounts = Vec::with_capacity(blocks.len());
     for keys in blocks {
         let at = keys.at;
@@ -178,9 +183,48 @@ pub(super) fn mounts(blocks: Vec<VolumeMountKeys>, cx: &mut Context<'_>) -> Vec<
         if Path::new(&destination).components().any(|part| part == Component::ParentDir) {
             cx.error(place, format!("{} must not hold \"..\"", shown(&destination)));
         }
+        if let Some("exec" | "wasm") = driver {
+            check_place(&destination, driver == Some("exec"), place, cx);
+        }
         mounts.push(VolumeMount { volume, destination, read_only });
     }
     mounts
+}
+
+/// What of a task with files of its own no volume covers.
+const OWN: [&str; 3] = ["/local", "/secrets", "/alloc"];
+/// What of one with a root of its own too.
+const ROOTED: [&str; 3] = ["/tmp", "/proc", "/dev"];
+/// What of the shared directory is the tasks' to write.
+const LENT: [&str; 2] = ["/alloc/data", "/alloc/tmp"];
+
+/// Can the task see a volume there? `rooted`: beside directories of the system.
+fn check_place(destination: &str, rooted: bool, at: Span, cx: &mut Context<'_>) {
+    let filled = destination
+        .replace("${NOMAD_TASK_DIR}", "/local")
+        .replace("${NOMAD_SECRETS_DIR}", "/secrets")
+        .replace("${NOMAD_ALLOC_DIR}", "/alloc");
+    if filled.contains("${") {
+        return;
+    }
+    let (path, told) = (Path::new(&filled), shown(destination));
+    let mut own = OWN.iter().chain(ROOTED.iter().filter(|_| rooted));
+    if let Some(own) = own.find(|own| Path::new(own).starts_with(path)) {
+        return cx
+            .error(at, format!("{told} would cover {own} of the task; choose a path below it"));
+    }
+    if path.starts_with("/alloc") && !LENT.iter().any(|lent| path.starts_with(lent)) {
+        let lent = LENT.join(" and ");
+        return cx.error(at, format!("{told} cannot be: /alloc is read-only but for {lent}"));
+    }
+    let system = BASE_DEFAULT.iter().find(|base| path.starts_with(base)).filter(|_| rooted);
+    if let Some(system) = system {
+        let message = format!(
+            "{told} is in {system}, which the task sees as it is on the node, read-only: it has to be there \
+             on the node, and what is there is covered"
+        );
+        cx.sink.warn(at, message);
+    }
 }
 
 /// Every mount is of a volume of the group.

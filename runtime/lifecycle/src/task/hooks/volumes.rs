@@ -35,10 +35,10 @@ impl TaskHook for VolumesHook {
 /// Where a task with files of its own finds what is its own.
 const OWN_PLACES: [&str; 3] = ["/alloc", "/local", "/secrets"];
 
-/// Would a directory that is shown there cover the place, or a part of it?
+/// Would a directory that is shown there cover all of the place?
 fn covers(destination: &str, place: &str) -> bool {
     let destination: PathBuf = Path::new(destination).components().collect();
-    Path::new(place).starts_with(&destination) || destination.starts_with(place)
+    Path::new(place).starts_with(&destination)
 }
 
 async fn mounted(
