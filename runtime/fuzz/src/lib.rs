@@ -8,12 +8,12 @@ use std::path::Path;
 
 use ostler_artifact::registry::Artifact;
 use ostler_artifact::trust::{Signature, Signed, check};
-use ostler_model::artifact::{
-    ArchiveKind, ArtifactMode, ArtifactSource, TaskView, destination, shown_source,
-};
+use ostler_model::artifact::{ArchiveKind, ArtifactMode, ArtifactSource, shown_source};
 use ostler_model::ids::{RunId, TaskName};
 use ostler_model::json::JsonObject;
 use ostler_model::limits::{PLUGIN_FILE_BYTES_MAX, TASK_FILE_BYTES_MAX};
+use ostler_model::ports::FsIsolation;
+use ostler_model::task_path::{TaskView, destination};
 use ostler_model::time::Timestamp;
 use ostler_plugin::schema::ConfigSchema;
 use ostler_recording::file;
@@ -103,7 +103,13 @@ pub fn source(bytes: &[u8]) {
         }
     }
     if let Ok(task) = TaskName::new("t") {
-        let view = TaskView { task: &task, alloc: "/alloc", local: "/local", secrets: "/secrets" };
+        let view = TaskView {
+            task: &task,
+            alloc: "/alloc",
+            local: "/local",
+            secrets: "/secrets",
+            sees: FsIsolation::Chroot,
+        };
         if let Ok(place) = destination(&text, view) {
             assert!(place.names.iter().all(|name| name != ".." && !name.contains('/')));
         }

@@ -23,6 +23,7 @@ pub(crate) mod resources;
 pub(crate) mod restart;
 pub(crate) mod service;
 pub(crate) mod task;
+mod task_path;
 mod telemetry;
 pub(crate) mod template;
 pub(crate) mod trust;

@@ -15,6 +15,7 @@ mod health;
 mod hostile;
 mod language;
 mod placement;
+mod places;
 mod rollout;
 mod same_text;
 mod services;

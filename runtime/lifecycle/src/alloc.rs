@@ -23,6 +23,7 @@ pub mod health;
 pub mod hooks;
 pub mod machine;
 pub mod migrate;
+pub mod owner;
 mod phases;
 pub(crate) mod remove;
 pub mod runner;

@@ -34,7 +34,7 @@ use ostler_model::grants::answers::Answers;
 use ostler_model::ids::JobId;
 use ostler_model::json::JsonObject;
 use ostler_model::limits;
-use ostler_model::ports::{PluginCallError, TaskContext};
+use ostler_model::ports::{FileOwner, PluginCallError, TaskContext};
 use ostler_model::redact::Secrets;
 use ostler_sandbox::{
     Blocks, CallError, CallPace, CpuMeter, EngineKind, GuestLimiter, GuestTask, StoreLimits,
@@ -235,6 +235,22 @@ impl<P: Send + Sync + 'static> Caller<P> {
         self.meter.ended(call, after, Duration::ZERO, BytesMoved::default());
         let task = task.map(|task| (task_key(task), None));
         self.meter.failed(call, task, &format!("no answer within {after:?}"));
+    }
+
+    /// Whose the files are of a task that the plugin starts as this user, or isolated as whom its grant says.
+    /// What is not granted is refused when it is started.
+    pub(super) async fn owner(
+        &self,
+        user: Option<String>,
+        isolated: bool,
+    ) -> Result<Option<FileOwner>, PluginCallError> {
+        let grants = &self.context.grants;
+        if !grants.process || !grants.allow_user(user.as_deref()) {
+            return Ok(None);
+        }
+        let isolated_as = isolated.then(|| grants.isolated_as());
+        let found = self.services.processes.owner(user, isolated_as).await;
+        found.map_err(|error| PluginCallError::Fatal(ostler_process::chain(&error)))
     }
 
     /// The deadline of one call.

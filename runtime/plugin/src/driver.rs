@@ -22,7 +22,8 @@ use ostler_model::json::JsonObject;
 use ostler_model::limits::HANDLE_BYTES_MAX;
 use ostler_model::plugin::Manifest;
 use ostler_model::ports::{
-    Capabilities, Inspected, PluginCallError, Started, TaskConfig, TaskContext,
+    Capabilities, FileOwner, FsIsolation, Inspected, PluginCallError, Started, TaskConfig,
+    TaskContext,
 };
 use ostler_model::redact::Secrets;
 use ostler_model::session::ExecPlan;
@@ -107,6 +108,16 @@ impl DriverPlugin {
     /// Learn what of a task's configuration is secret, as its schema says it.
     pub fn learn_secrets(&self, config: &JsonObject, secrets: &mut Secrets) {
         secrets.learn_config(config.text(), Some(self.task_schema.value()));
+    }
+
+    /// Whose the files are that are made for a task whose job names this user.
+    ///
+    /// # Errors
+    /// A user that is not there.
+    pub async fn owner(&self, user: Option<String>) -> Result<Option<FileOwner>, PluginCallError> {
+        // One that sees a root of its own is somebody, also where its job names nobody.
+        let isolated = self.capabilities.fs_isolation == FsIsolation::Chroot;
+        self.caller.owner(user, isolated).await
     }
 
     /// Write its last calls to a file. `None`: nothing is recorded of it.

@@ -76,10 +76,11 @@ pub fn resolve(
     })
 }
 
-/// Let everybody read and execute a file of the task's own, as what a template or an artifact made of a
-/// program is not always. Nothing outside of `dir` is touched; whatever cannot be done is said when it is run.
+/// Let everybody read and execute a file of the task's own that its owner may not execute, as what a template
+/// made of a program often is. Nothing outside of `dir` is touched; whatever cannot be done is said when it is run.
 pub fn make_executable(dir: &Path, file: &Path) {
     const RUN: u32 = 0o555;
+    const OWNER_RUNS: u32 = 0o100;
     let Ok(rest) = file.strip_prefix(dir) else { return };
     let done = || -> Result<(), Errno> {
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
@@ -91,7 +92,7 @@ pub fn make_executable(dir: &Path, file: &Path) {
         let found = rustix::fs::fstat(&file)?;
         let plain = FileType::from_raw_mode(found.st_mode) == FileType::RegularFile;
         // A file with other names may be somebody else's.
-        if plain && found.st_nlink == 1 && found.st_mode & RUN != RUN {
+        if plain && found.st_nlink == 1 && found.st_mode & OWNER_RUNS == 0 {
             rustix::fs::fchmod(&file, Mode::from_raw_mode(found.st_mode & 0o777 | RUN))?;
         }
         Ok(())

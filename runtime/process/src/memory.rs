@@ -175,7 +175,11 @@ Anonymous:             0 kB
         let before = resident();
         let freed = trimmer.trim_where_due();
         assert!(freed.is_some_and(|bytes| bytes > 60_000_000), "{freed:?}");
-        assert!(resident() + 40_000_000 < before, "{before} bytes were resident, {} are", resident());
+        assert!(
+            resident() + 40_000_000 < before,
+            "{before} bytes were resident, {} are",
+            resident()
+        );
         assert_eq!(trimmer.trim_where_due(), None);
         drop(last);
     }

@@ -296,7 +296,11 @@ async fn numbers_have_nomads_names_and_prometheus_reads_them() {
         let help = text.lines().find(|line| line.starts_with(&format!("# HELP {name} ")));
         let help = help.unwrap_or_else(|| panic!("{name} says nothing of itself"));
         assert!(!help.ends_with("A number of this agent."), "{name} is not in the list");
-        assert_eq!(name.ends_with("_total") && name.starts_with("ostler"), kind == "counter", "{line}");
+        assert_eq!(
+            name.ends_with("_total") && name.starts_with("ostler"),
+            kind == "counter",
+            "{line}"
+        );
     }
     assert!(text.contains("\nostler_state_writes_total "), "{text}");
     let wrong = client.get("/v1/metrics?format=xml").await;

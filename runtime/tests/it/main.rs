@@ -95,6 +95,7 @@ mod state_tools;
 mod stock_commands;
 mod stock_table;
 mod supervise;
+mod task_places;
 mod tasks;
 mod templates;
 mod texts;

@@ -374,7 +374,8 @@ async fn a_collector_that_is_not_there_holds_up_neither_a_job_nor_the_end_and_is
     agent.hears("the collector does not take traces").await;
     let lost = || async {
         let metrics = client.get("/v1/metrics?format=prometheus").await.text();
-        let line = metrics.lines().find(|line| line.starts_with("ostler_traces_lost_total ")).unwrap();
+        let line =
+            metrics.lines().find(|line| line.starts_with("ostler_traces_lost_total ")).unwrap();
         line.rsplit(' ').next().unwrap().parse::<f64>().unwrap()
     };
     let counted = async {

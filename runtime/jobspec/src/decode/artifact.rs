@@ -4,13 +4,11 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use super::task_path::TaskPlaces;
 use crate::diagnostic::Span;
 use crate::keys::Bounds::{Time, Whole};
 use crate::keys::{Context, Given, MOST, Texts, hint, keys, keyword, neutral};
-use ostler_model::artifact::{
-    ArtifactConfig, ArtifactMode, ArtifactSource, TaskArtifact, TaskView, destination,
-};
-use ostler_model::ids::TaskName;
+use ostler_model::artifact::{ArtifactConfig, ArtifactMode, ArtifactSource, TaskArtifact};
 use ostler_model::limits::{ARTIFACT_TEXT_BYTES_MAX, ARTIFACTS_OF_TASK_MAX};
 
 /// Longest a download may be allowed to take.
@@ -71,7 +69,7 @@ keys! {
 /// Decode the artifacts of a task.
 pub(super) fn artifacts(
     blocks: Vec<ArtifactKeys>,
-    task: Option<&TaskName>,
+    places: TaskPlaces<'_>,
     cx: &mut Context<'_>,
 ) -> Vec<TaskArtifact> {
     if let Some(more) = blocks.get(ARTIFACTS_OF_TASK_MAX) {
@@ -79,12 +77,12 @@ pub(super) fn artifacts(
         let at = more.at;
         cx.error(at, format!("the task has {many} artifacts; at most {ARTIFACTS_OF_TASK_MAX}"));
     }
-    blocks.into_iter().filter_map(|block| artifact(block, task, cx)).collect()
+    blocks.into_iter().filter_map(|block| artifact(block, places, cx)).collect()
 }
 
 fn artifact(
     keys: ArtifactKeys,
-    task: Option<&TaskName>,
+    places: TaskPlaces<'_>,
     cx: &mut Context<'_>,
 ) -> Option<TaskArtifact> {
     let mode = keys.mode.get();
@@ -109,7 +107,7 @@ fn artifact(
         Some((text, at)) => (text, at),
         None => (TaskArtifact::usual_destination(&source, mode), source_at),
     };
-    check_destination(&destination, at, task, mode, cx);
+    check_destination(&destination, at, places, mode, cx);
     Some(TaskArtifact { source, options: keys.options, headers: keys.headers, mode, destination })
 }
 
@@ -137,20 +135,14 @@ fn check_source(
 fn check_destination(
     text: &str,
     at: Span,
-    task: Option<&TaskName>,
+    places: TaskPlaces<'_>,
     mode: ArtifactMode,
     cx: &mut Context<'_>,
 ) {
-    let Some(task) = task.filter(|_| !is_open(text)) else { return };
-    let view = TaskView { task, alloc: "/alloc", local: "/local", secrets: "/secrets" };
-    match destination(text, view) {
-        Ok(place) if mode == ArtifactMode::File && place.is_directory => {
-            let message =
-                "with mode = \"file\" the destination names the file, as in \"local/file\"";
-            cx.error(at, message);
-        }
-        Ok(_) => {}
-        Err(error) => cx.error(at, error.to_string()),
+    let Some((place, _)) = places.destination(text, at, cx) else { return };
+    if mode == ArtifactMode::File && place.is_directory {
+        let message = "with mode = \"file\" the destination names the file, as in \"local/file\"";
+        cx.error(at, message);
     }
 }
 

@@ -10,6 +10,7 @@ use super::network;
 use super::resources::{ResourceKeys, resources};
 use super::restart::{self, RestartKeys};
 use super::service::{self, ServiceKeys};
+use super::task_path::TaskPlaces;
 use super::template::{TemplateKeys, templates};
 use super::volume::{self, VolumeMountKeys};
 use crate::diagnostic::{Span, shown};
@@ -150,10 +151,11 @@ pub(super) fn task(
     }
     let constraints = constraints(keys.constraints, cx);
     let affinities = node_affinities(keys.affinities, cx);
-    let artifacts = artifact::artifacts(keys.artifacts, name.as_ref(), cx);
+    let places = TaskPlaces::new(name.as_ref(), keys.driver.value.as_deref());
+    let artifacts = artifact::artifacts(keys.artifacts, places, cx);
     let restart = restart::policy(keys.restart, policy, cx);
     let kill_signal = keys.kill_signal.placed().and_then(|given| signal(given, cx));
-    let volume_mounts = volume::mounts(keys.volume_mounts, cx);
+    let volume_mounts = volume::mounts(keys.volume_mounts, keys.driver.value.as_deref(), cx);
     let driver = keys.driver.parsed(cx, PluginName::new);
     let lifecycle = keys.lifecycle.and_then(|block| {
         let hook = block.hook.value?;
@@ -166,7 +168,7 @@ pub(super) fn task(
         }
         Some(block.over(Lifecycle { hook, sidecar: false }))
     });
-    let templates = templates(keys.templates, keys.at, cx);
+    let templates = templates(keys.templates, keys.at, places, cx);
     Some(Task {
         name: name?,
         driver: driver?,

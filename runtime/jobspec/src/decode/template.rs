@@ -4,12 +4,13 @@
 use std::time::Duration;
 
 use super::task::signal;
+use super::task_path::TaskPlaces;
 use crate::diagnostic::Span;
 use crate::keys::Bounds::{Time, Whole};
 use crate::keys::{Context, Given, MOST, Texts, keys, keyword, neutral};
 use ostler_model::limits::{TEMPLATE_DELIMITER_BYTES_MAX, TEMPLATE_WAIT_MAX, TEMPLATES_MAX};
 use ostler_model::template::{
-    ChangeMode, ChangeScript, TaskTemplate, TemplateSource, TemplateWait,
+    ChangeMode, ChangeScript, TEMPLATE_MODE_MAX, TaskTemplate, TemplateSource, TemplateWait,
 };
 use ostler_template::{Delimiters, Template};
 
@@ -19,7 +20,7 @@ const SPLAY: Duration = Duration::from_secs(5);
 const WAIT_FACTOR: u32 = 4;
 /// Nomad's default of a script's `timeout`.
 const SCRIPT_TIMEOUT: Duration = Duration::from_secs(5);
-/// Largest permission bits: those of the owner, of the group and of everybody, and the three before.
+/// Largest number that `perms` may be read as: the bits that are given, and the three before.
 const MODE_MAX: u32 = 0o7777;
 
 keys! {
@@ -44,9 +45,9 @@ keys! {
         /// Permission bits of the file, octal.
         perms / Perms: Given<String>, "`0644`";
         /// Owner of the file, a number.
-        uid / Uid: Given<i64> [Whole(-1, MOST)], "that of its directory";
+        uid / Uid: Given<i64> [Whole(-1, MOST)], "the task's";
         /// Group of the file, a number.
-        gid / Gid: Given<i64> [Whole(-1, MOST)], "that of its directory";
+        gid / Gid: Given<i64> [Whole(-1, MOST)], "the task's";
         /// The file has lines `NAME=value` for the environment of the task.
         env / Envvars: Given<bool> = false;
         /// Stands before actions.
@@ -106,16 +107,21 @@ keyword! {
 pub(super) fn templates(
     all: Vec<TemplateKeys>,
     at: Span,
+    places: TaskPlaces<'_>,
     cx: &mut Context<'_>,
 ) -> Vec<TaskTemplate> {
     if all.len() > TEMPLATES_MAX {
         cx.error(at, format!("a task has at most {TEMPLATES_MAX} templates, not {}", all.len()));
         return Vec::new();
     }
-    all.into_iter().filter_map(|keys| template(keys, cx)).collect()
+    all.into_iter().filter_map(|keys| template(keys, places, cx)).collect()
 }
 
-fn template(keys: TemplateKeys, cx: &mut Context<'_>) -> Option<TaskTemplate> {
+fn template(
+    keys: TemplateKeys,
+    places: TaskPlaces<'_>,
+    cx: &mut Context<'_>,
+) -> Option<TaskTemplate> {
     let at = keys.at;
     if keys.vault_grace.value.is_some_and(|grace| !grace.is_zero()) {
         let message = format!("{} does nothing, as in Nomad; leave it out", keys.vault_grace.key);
@@ -134,6 +140,17 @@ fn template(keys: TemplateKeys, cx: &mut Context<'_>) -> Option<TaskTemplate> {
     let destination = keys.destination.placed().and_then(|(path, at)| {
         if path.is_empty() || path.contains('\0') || path.ends_with('/') {
             return cx.refuse(at, "the destination is no path of a file");
+        }
+        match places.destination(&path, at, cx) {
+            Some((place, _)) if place.is_directory => {
+                cx.error(at, "the destination is a directory of the task, not a file in one");
+            }
+            Some((_, false)) => cx.error(
+                at,
+                "the task would not see the destination; begin with local/, secrets/ or \
+                 ${NOMAD_ALLOC_DIR}/data/",
+            ),
+            _ => {}
         }
         Some(path)
     });
@@ -203,9 +220,18 @@ fn mode(perms: Given<String>, cx: &mut Context<'_>) -> Option<u32> {
     let Some((text, at)) = perms.placed().filter(|(text, _)| !text.is_empty()) else {
         return Some(0o644);
     };
-    match u32::from_str_radix(&text, 8) {
-        Ok(mode) if mode <= MODE_MAX && !text.starts_with('+') => Some(mode),
-        _ => cx.refuse(at, format!("{key} is a number in octal, such as \"0644\"")),
+    let read = u32::from_str_radix(&text, 8);
+    match read.ok().filter(|mode| *mode <= MODE_MAX && !text.starts_with('+')) {
+        Some(mode) if mode > TEMPLATE_MODE_MAX => cx.refuse(
+            at,
+            format!(
+                "{key} may not hold set-user-id, set-group-id or sticky bits: a template is no program \
+                 that runs as somebody else; write \"{:04o}\"",
+                mode & TEMPLATE_MODE_MAX
+            ),
+        ),
+        Some(mode) => Some(mode),
+        None => cx.refuse(at, format!("{key} is a number in octal, such as \"0644\"")),
     }
 }
 

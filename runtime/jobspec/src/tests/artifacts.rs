@@ -76,7 +76,7 @@ fn what_cannot_be_fetched_is_refused_where_it_stands() {
         ),
         (
             "source = \"https://h/x\"\ndestination = \"../../etc\"",
-            "7:15: destination \"../../etc\" leads out",
+            "7:15: the destination \"../../etc\" leads out",
         ),
         (
             "source = \"https://h/x\"\ndestination = \"local\"\nmode = \"file\"",

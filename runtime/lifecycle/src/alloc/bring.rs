@@ -2,8 +2,8 @@
 //!
 //! The task that it is for does not run; others of the allocation may, and what an earlier run left is
 //! there: each directory is opened in the one above and never through a link. A file takes the place of
-//! another one or of a link at once; what a directory has comes beside what is there. Everything gets the
-//! owner of the directory that it comes to.
+//! another one or of a link at once; what a directory has comes beside what is there. Everything, and each
+//! directory that is made on the way, is whose the task is.
 
 use std::ffi::{CStr, OsStr};
 use std::io;
@@ -17,12 +17,12 @@ use rustix::io::Errno;
 use super::dir::at::{DIRECTORY_FLAGS, open_child};
 use super::dir::lock::Held;
 use super::dir::{AllocDir, AllocDirError};
-use ostler_model::artifact::{ArtifactDestination, ArtifactOutcome};
+use super::owner::agent;
+use ostler_model::artifact::ArtifactOutcome;
 use ostler_model::ids::AllocId;
 use ostler_model::limits::ARTIFACT_DEPTH_MAX;
-
-/// Whose something is.
-type Owner = (Uid, Gid);
+use ostler_model::ports::FileOwner;
+use ostler_model::task_path::TaskPath;
 
 /// Move what is at `staged` to its destination.
 ///
@@ -31,9 +31,10 @@ type Owner = (Uid, Gid);
 pub fn bring(
     root: &Path,
     alloc: AllocId,
-    destination: &ArtifactDestination,
+    destination: &TaskPath,
     staged: &Path,
     outcome: &ArtifactOutcome,
+    owner: Option<FileOwner>,
 ) -> Result<(), AllocDirError> {
     let dir = AllocDir::open(root, alloc)?;
     let _held = Held::take(&[alloc])?;
@@ -48,14 +49,13 @@ pub fn bring(
         ArtifactOutcome::Below(name) => Some(name.clone()),
         ArtifactOutcome::Tree => None,
     };
-    let (target, path) = enter(&dir, &names)?;
+    // Without the right to give it away, it is the agent's, as are all of its tasks.
+    let owner = rustix::process::geteuid().is_root().then(|| owner.unwrap_or_else(agent));
+    let (target, path) = enter(&dir, &names, owner)?;
     let failed = |action, path: &Path| {
         let path = path.to_owned();
         move |source: Errno| AllocDirError::Io { action, path, source: source.into() }
     };
-    let stat = rustix::fs::fstat(&target).map_err(failed("look at", &path))?;
-    let own = rustix::process::geteuid().is_root();
-    let owner = own.then(|| (Uid::from_raw(stat.st_uid), Gid::from_raw(stat.st_gid)));
     match file {
         Some(name) => {
             let to = path.join(&name);
@@ -73,7 +73,11 @@ pub fn bring(
 }
 
 /// Open the directory of these names, made where it is not there.
-fn enter(dir: &AllocDir, names: &[String]) -> Result<(OwnedFd, PathBuf), AllocDirError> {
+fn enter(
+    dir: &AllocDir,
+    names: &[String],
+    owner: Option<FileOwner>,
+) -> Result<(OwnedFd, PathBuf), AllocDirError> {
     let mut path = dir.path().to_owned();
     let failed = |action, path: &Path| {
         let path = path.to_owned();
@@ -89,12 +93,9 @@ fn enter(dir: &AllocDir, names: &[String]) -> Result<(OwnedFd, PathBuf), AllocDi
             Err(error) => return Err(failed("create", &path)(error.into())),
         }
         let next = open_child(at.as_fd(), name, &path)?;
-        if made.is_ok() && rustix::process::geteuid().is_root() {
-            let above = rustix::fs::fstat(&at).map_err(io::Error::from);
-            let above = above.map_err(failed("look at", &path))?;
-            let (user, group) = (Uid::from_raw(above.st_uid), Gid::from_raw(above.st_gid));
-            let given = rustix::fs::fchown(&next, Some(user), Some(group));
-            given.map_err(io::Error::from).map_err(failed("set the owner of", &path))?;
+        if let (Ok(()), Some(owner)) = (made, owner) {
+            let given = super::owner::give(&next, owner).map_err(io::Error::from);
+            given.map_err(failed("set the owner of", &path))?;
         }
         at = next;
     }
@@ -102,16 +103,17 @@ fn enter(dir: &AllocDir, names: &[String]) -> Result<(OwnedFd, PathBuf), AllocDi
 }
 
 /// Not of what a link leads to.
-fn give(at: BorrowedFd<'_>, name: &OsStr, owner: Option<Owner>) -> Result<(), Errno> {
-    let Some((user, group)) = owner else { return Ok(()) };
-    rustix::fs::chownat(at, name, Some(user), Some(group), AtFlags::SYMLINK_NOFOLLOW)
+fn give(at: BorrowedFd<'_>, name: &OsStr, owner: Option<FileOwner>) -> Result<(), Errno> {
+    let Some(FileOwner { uid, gid }) = owner else { return Ok(()) };
+    let (uid, gid) = (Uid::from_raw(uid), Gid::from_raw(gid));
+    rustix::fs::chownat(at, name, Some(uid), Some(gid), AtFlags::SYMLINK_NOFOLLOW)
 }
 
 /// Move the entries of a directory beside those of another.
 fn merge(
     from: BorrowedFd<'_>,
     to: BorrowedFd<'_>,
-    owner: Option<Owner>,
+    owner: Option<FileOwner>,
     depth: usize,
 ) -> Result<(), Errno> {
     if depth > ARTIFACT_DEPTH_MAX {
@@ -143,7 +145,7 @@ fn merge(
 }
 
 /// Everything below a directory gets its owner.
-fn owned(dir: BorrowedFd<'_>, owner: Option<Owner>, depth: usize) -> Result<(), Errno> {
+fn owned(dir: BorrowedFd<'_>, owner: Option<FileOwner>, depth: usize) -> Result<(), Errno> {
     if owner.is_none() {
         return Ok(());
     }

@@ -27,8 +27,8 @@ impl SourcePlace {
         outcome: &ArtifactOutcome,
     ) -> Result<(), AllocDirError> {
         let names = to.split('/').map(str::to_owned).collect();
-        let destination = ArtifactDestination { names, is_directory: false };
-        bring(self.root.path(), self.alloc, &destination, staged, outcome)
+        let destination = TaskPath { names, is_directory: false };
+        bring(self.root.path(), self.alloc, &destination, staged, outcome, None)
     }
 
     fn file(&self, text: &str) -> PathBuf {

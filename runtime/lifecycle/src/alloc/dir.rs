@@ -1,17 +1,18 @@
 //! The directory of an allocation.
 //!
 //! ```text
-//! <root>/<alloc id>/            0755
-//!   alloc/                      0755  shared by the tasks of the allocation
-//!     data/ logs/ tmp/          0755
-//!   <task>/                     0755
-//!     local/ tmp/               0755
-//!     secrets/                  0700
+//! <root>/                       0700  of the agent: no other user of the node gets any further
+//!   <alloc id>/                 0755
+//!     alloc/                    0755  shared by the tasks of the allocation
+//!       data/ logs/ tmp/        0755
+//!     <task>/                   0755
+//!       local/ tmp/             0755
+//!       secrets/                0700
 //! ```
 //! Nomad makes the shared and local directories 0777 so that tasks under other users can write.
-//! Here that is done when the first such task starts: its own directories become its user's, and
-//! `data` and `tmp` 0777 (the process host does it). The data directory above is the agent's
-//! alone, which keeps other users of the node from planting files.
+//! Here that is done before such a task starts: its own directories become its user's, and
+//! `data` and `tmp` 0777 ([`super::owner`]). The root above is the agent's alone, which keeps other users of
+//! the node from planting files, and from running what a task that is root let others run as root.
 //!
 //! Tasks write in these directories, so everything below the root is hostile: each level is opened
 //! by one name relative to its parent without following links, and a link in the place of a
@@ -92,6 +93,7 @@ impl AllocDir {
             }
             opened => opened?,
         };
+        close_to_others(&root_fd).map_err(io_error("set the mode of", &root))?;
         let name = alloc.to_string();
         let path = root.join(&name);
         let dir = ensure(root_fd.as_fd(), &name, PUBLIC, &path)?;
@@ -280,6 +282,16 @@ impl AllocDir {
             path,
         }
     }
+}
+
+/// Take a directory of ours from everybody else.
+fn close_to_others(dir: &OwnedFd) -> io::Result<()> {
+    let found = rustix::fs::fstat(dir)?;
+    let ours = found.st_uid == rustix::process::geteuid().as_raw();
+    if ours && found.st_mode & 0o077 != 0 {
+        rustix::fs::fchmod(dir, PRIVATE)?;
+    }
+    Ok(())
 }
 
 fn is_missing(error: &AllocDirError) -> bool {

@@ -28,6 +28,7 @@ use ostler_model::limits::MIB;
 use ostler_model::network::AllocNetwork;
 use ostler_model::ports::FsIsolation;
 use ostler_model::resources::AllocatedPort;
+use ostler_model::task_path::TaskView;
 use ostler_model::volume::HostVolume;
 
 /// Largest environment, names and values together, bytes: the kernel takes 2 MiB of arguments and
@@ -100,6 +101,14 @@ impl TaskDirs {
                 secrets: "/secrets".to_owned(),
             }),
         }
+    }
+}
+
+impl TaskDirs {
+    /// What paths that the job names are seen from.
+    #[must_use]
+    pub fn view<'a>(&'a self, task: &'a TaskName, sees: FsIsolation) -> TaskView<'a> {
+        TaskView { task, alloc: &self.alloc, local: &self.task, secrets: &self.secrets, sees }
     }
 }
 

@@ -1,8 +1,8 @@
 //! What happens around the runs of a task, in a fixed order.
 //!
 //! ```text
-//!   before each run   driver ─► dir ─► payload ─► logs ─► devices ─► artifacts ─► template ─►
-//!                     config ─► modules ─► volumes ─► dns           first error stops
+//!   before each run   driver ─► dir ─► logs ─► devices ─► owner ─► payload ─► artifacts ─►
+//!                     template ─► config ─► modules ─► volumes ─► dns     first error stops
 //!   after each run    exited, all of them, whatever one says
 //!   at the end        stop, all of them; idempotent
 //! ```
@@ -18,6 +18,7 @@ mod dns;
 mod driver;
 mod logs;
 mod modules;
+mod owner;
 mod payload;
 mod template;
 mod volumes;
@@ -48,7 +49,7 @@ use ostler_model::device::Reservation;
 use ostler_model::event::TaskEvent;
 use ostler_model::json::JsonObject;
 use ostler_model::limits::{HOOK_SLOW, HOOK_WALL_MAX};
-use ostler_model::ports::{BoxFuture, Driver, PluginCallError};
+use ostler_model::ports::{BoxFuture, Driver, FileOwner, PluginCallError};
 use ostler_model::time::Timestamp;
 use ostler_trace::{child_of, run_in};
 
@@ -69,6 +70,8 @@ pub struct Preparation {
     pub reservation: Reservation,
     /// From `config`.
     pub env: Option<TaskEnv>,
+    /// From `owner`: whose what is made for the task is; absent: the agent's own.
+    pub owner: Option<FileOwner>,
     /// From `config`: the task's `config` block, interpolated and checked.
     pub config: JsonObject,
     /// From `config`: interpolated.
@@ -219,9 +222,10 @@ pub fn standard() -> Vec<Arc<dyn TaskHook>> {
         vec![
             Arc::new(driver::DriverHook),
             Arc::new(dir::DirHook),
-            Arc::new(payload::PayloadHook),
             Arc::new(logs::LogsHook),
             Arc::new(devices::DevicesHook),
+            Arc::new(owner::OwnerHook),
+            Arc::new(payload::PayloadHook),
             Arc::new(artifacts::ArtifactsHook),
             Arc::new(template::TemplateHook),
             Arc::new(config::ConfigHook),

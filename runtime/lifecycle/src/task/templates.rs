@@ -26,6 +26,7 @@ use ostler_model::held_once::HeldOnce;
 use ostler_model::ids::AllocId;
 use ostler_model::job::Task;
 use ostler_model::limits::TEMPLATE_BYTES_MAX;
+use ostler_model::ports::{FileOwner, FsIsolation};
 use ostler_model::template::{TaskTemplate, TemplateSource};
 use ostler_model::time::Timestamp;
 use ostler_model::wanted::Awaited;
@@ -39,6 +40,7 @@ use self::outside::{Seen, TaskOutside};
 use self::place::Sandbox;
 use self::sources::{Asks, Sources};
 use super::env::{TaskDirs, TaskEnv};
+use crate::alloc::owner;
 
 /// Why templates could not be rendered.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -85,8 +87,10 @@ pub struct Rendering {
     pub dirs: TaskDirs,
     /// What they may ask of the node.
     pub sources: Sources,
-    /// The task sees nothing of its directory but `local`, `secrets` and `tmp`.
-    pub isolated: bool,
+    /// What the task sees of its directory.
+    pub sees: FsIsolation,
+    /// Whom it runs as, and whose its files are; absent: the agent.
+    pub owner: Option<FileOwner>,
 }
 
 /// The templates of a run, and what is known of their files.
@@ -205,14 +209,15 @@ fn showable(error: &TemplateError, again: Option<Result<Rendered, TemplateError>
 
 impl Rendering {
     fn sandbox(&self) -> Result<Sandbox, RenderError> {
-        Sandbox::open(&self.alloc_root, self.alloc, &self.task.name, &self.dirs, self.isolated)
-            .map_err(|error| RenderError::Disk {
+        Sandbox::open(&self.alloc_root, self.alloc, &self.task.name, &self.dirs, self.sees).map_err(
+            |error| RenderError::Disk {
                 name: "of the task".to_owned(),
                 action: "open",
                 path: "its directories".to_owned(),
                 error: ostler_model::causes::chain(&error),
                 node: ostler_model::causes::is_of_the_node(&error),
-            })
+            },
+        )
     }
 
     /// What people call a template: its destination.
@@ -295,16 +300,23 @@ impl Rendering {
         now: Timestamp,
     ) -> Result<(), RenderError> {
         let (dir, path) = sandbox
-            .place(name)
+            .destination(name)
             .map_err(|error| RenderError::Template(format!("{name}: destination: {error}")))?;
-        disk::write(dir, &path, output, &disk::Attributes::of(template, now)).map_err(|error| {
-            RenderError::Disk {
-                name: name.to_owned(),
-                action: "write",
-                path: path.display().to_string(),
-                node: ostler_model::causes::is_of_the_node(&error),
-                error: error.to_string(),
-            }
+        let runs_as = self.owner.unwrap_or_else(owner::agent);
+        if template.uid == Some(0) && runs_as.uid != 0 {
+            return Err(RenderError::Template(format!(
+                "{name}: uid = 0 is for a task that runs as root, and this one runs as user {}; leave it \
+                 out: the file is the task's own then",
+                runs_as.uid
+            )));
+        }
+        let attributes = disk::Attributes::of(template, self.owner, now);
+        disk::write(dir, &path, output, &attributes).map_err(|error| RenderError::Disk {
+            name: name.to_owned(),
+            action: "write",
+            path: path.display().to_string(),
+            node: ostler_model::causes::is_of_the_node(&error),
+            error: error.to_string(),
         })
     }
 }

@@ -14,8 +14,8 @@ use crate::driver::DriverPlugin;
 use ostler_model::ids::RunId;
 use ostler_model::json::JsonObject;
 use ostler_model::ports::{
-    BoxFuture, Capabilities, Diagnostic, Driver, Inspected, PluginCallError, Started, TaskConfig,
-    TaskContext, Workloads,
+    BoxFuture, Capabilities, Diagnostic, Driver, FileOwner, Inspected, PluginCallError, Started,
+    TaskConfig, TaskContext, Workloads,
 };
 use ostler_model::redact::Secrets;
 use ostler_model::session::ExecPlan;
@@ -105,6 +105,13 @@ impl Driver for DriverProxy {
 
     fn learn_secrets(&self, config: &JsonObject, secrets: &mut Secrets) {
         self.plugin().learn_secrets(config, secrets);
+    }
+
+    fn owner(
+        &self,
+        user: Option<String>,
+    ) -> BoxFuture<'_, Result<Option<FileOwner>, PluginCallError>> {
+        Box::pin(async move { self.plugin().owner(user).await })
     }
 
     fn validate(&self, config: &JsonObject) -> Vec<Diagnostic> {

@@ -66,10 +66,12 @@ pub(super) fn entries(task_dir: &Path) -> io::Result<Vec<Entry>> {
             )));
         }
         let kind = entry.file_type()?;
-        found.push(match () {
-            () if kind.is_dir() => Entry::Directory(name),
-            () if kind.is_symlink() => Entry::Link(name, fs::read_link(entry.path())?),
-            () => Entry::File(name),
+        found.push(if kind.is_dir() {
+            Entry::Directory(name)
+        } else if kind.is_symlink() {
+            Entry::Link(name, fs::read_link(entry.path())?)
+        } else {
+            Entry::File(name)
         });
     }
     found.sort_by(|a, b| a.name().cmp(b.name()));

@@ -241,9 +241,9 @@ async fn another_user_starts_and_runs_programs_below_a_directory_that_is_the_age
         eprintln!("skipped: not root");
         return;
     }
-    use std::os::unix::fs::PermissionsExt as _;
     let closed = tempfile::tempdir().unwrap();
-    std::fs::set_permissions(closed.path(), PermissionsExt::from_mode(0o700)).unwrap();
+    let only_the_agent = std::os::unix::fs::PermissionsExt::from_mode(0o700);
+    std::fs::set_permissions(closed.path(), only_the_agent).unwrap();
     let task = closed.path().join("t");
     std::fs::create_dir_all(task.join("local")).unwrap();
     std::fs::write(task.join("local/tool"), "#!/bin/sh\necho $0; id -un; ls\n").unwrap();

@@ -19,13 +19,14 @@ use crate::alloc::size;
 use crate::task::env::TaskEnv;
 use crate::task::{TaskScope, events, notes};
 use ostler_model::artifact::{
-    ArtifactAsk, ArtifactDestination, ArtifactError, ArtifactSource, Artifacts, FetchProgress,
-    TaskArtifact, TaskView, destination, shown_source,
+    ArtifactAsk, ArtifactError, ArtifactSource, Artifacts, FetchProgress, TaskArtifact,
+    shown_source,
 };
 use ostler_model::causes;
 use ostler_model::clock::{self, Stopwatch};
 use ostler_model::limits::{ARTIFACT_EVENT_INTERVAL, ARTIFACTS_WALL_MAX, MIB};
-use ostler_model::ports::BoxFuture;
+use ostler_model::ports::{BoxFuture, FsIsolation};
+use ostler_model::task_path::{TaskPath, TaskView, destination};
 
 pub(super) struct ArtifactsHook;
 
@@ -58,7 +59,7 @@ struct Wanted {
     number: usize,
     shown: String,
     ask: ArtifactAsk,
-    destination: ArtifactDestination,
+    destination: TaskPath,
 }
 
 impl TaskHook for ArtifactsHook {
@@ -109,12 +110,8 @@ async fn wanted(
     have: &BTreeSet<usize>,
 ) -> Result<Vec<Wanted>, HookError> {
     let (dirs, env) = (config::dirs(preparation)?, config::environment(scope, preparation).await?);
-    let view = TaskView {
-        task: &scope.task.name,
-        alloc: &dirs.alloc,
-        local: &dirs.task,
-        secrets: &dirs.secrets,
-    };
+    let sees = preparation.driver.as_ref().map(|driver| driver.capabilities().fs_isolation);
+    let view = dirs.view(&scope.task.name, sees.unwrap_or(FsIsolation::None));
     let missing = scope.task.artifacts.iter().enumerate().filter(|(n, _)| !have.contains(n));
     missing.map(|(number, artifact)| one(number, artifact, &env, view)).collect()
 }
@@ -156,7 +153,7 @@ async fn fetch(
     let watch = Stopwatch::start();
     let progress = progress(scope, preparation, shown.clone());
     let staged = artifacts.fetch(ask, progress).await.map_err(|error| failed(&shown, &error))?;
-    let (root, alloc) = (scope.alloc_root.clone(), scope.allocation.id);
+    let (root, alloc, owner) = (scope.alloc_root.clone(), scope.allocation.id, preparation.owner);
     let found = staged.path.symlink_metadata().map_err(HookError::passing)?;
     // What an archive becomes was bounded while it was unpacked.
     if let Some(room) = room_bytes.filter(|room| found.is_file() && found.len() > *room) {
@@ -166,8 +163,9 @@ async fn fetch(
         );
         return Err(failed(&shown, &ArtifactError::lasting(reason)));
     }
-    let brought =
-        clock::blocking(move || bring(&root, alloc, &destination, &staged.path, &staged.outcome));
+    let brought = clock::blocking(move || {
+        bring(&root, alloc, &destination, &staged.path, &staged.outcome, owner)
+    });
     let brought = brought.await.map_err(HookError::passing)?;
     brought.map_err(|error| match HookError::on_disk(&error) {
         HookError::Setup { error, recoverable } => {

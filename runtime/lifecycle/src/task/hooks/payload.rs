@@ -1,11 +1,14 @@
 //! Writes what the job was dispatched with into the task's directory.
 
+use std::io::Write as _;
+
 use super::{HookError, Preparation, TaskHook};
 use crate::alloc::dir::{AllocDir, AllocDirError};
+use crate::alloc::owner::{give, make_directories};
 use crate::task::TaskScope;
 use ostler_model::clock;
 use ostler_model::job::TaskPayload;
-use ostler_model::ports::BoxFuture;
+use ostler_model::ports::{BoxFuture, FileOwner};
 
 pub(super) struct PayloadHook;
 
@@ -25,9 +28,10 @@ impl TaskHook for PayloadHook {
             };
             let (root, id, task) =
                 (scope.alloc_root.clone(), scope.allocation.id, scope.task.name.clone());
+            let owner = preparation.owner;
             let written = clock::blocking(move || {
                 let dir = AllocDir::open(&root, id)?;
-                write(&dir.local_dir(&task)?, &payload).map_err(|source| AllocDirError::Io {
+                write(&dir.local_dir(&task)?, &payload, owner).map_err(|source| AllocDirError::Io {
                     action: "write",
                     path: dir.task(&task).local.join(&payload.file),
                     source,
@@ -39,16 +43,24 @@ impl TaskHook for PayloadHook {
 }
 
 /// A run before may have put anything in its place; no path leads out of the directory.
-fn write(local: &cap_std::fs::Dir, payload: &TaskPayload) -> std::io::Result<()> {
+fn write(
+    local: &cap_std::fs::Dir,
+    payload: &TaskPayload,
+    owner: Option<FileOwner>,
+) -> std::io::Result<()> {
     let path = std::path::Path::new(&payload.file);
     if let Some(parent) = path.parent().filter(|parent| !parent.as_os_str().is_empty()) {
-        local.create_dir_all(parent)?;
+        make_directories(local, parent, owner)?;
     }
     match local.remove_file(path) {
         Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(error),
         _ => {}
     }
-    local.write(path, &payload.bytes)
+    let mut file = local.create(path)?;
+    if let Some(owner) = owner {
+        give(&file, owner)?;
+    }
+    file.write_all(&payload.bytes)
 }
 
 #[cfg(test)]
@@ -66,14 +78,14 @@ mod tests {
         let local = cap_std::fs::Dir::open_ambient_dir(&inside, cap_std::ambient_authority());
         let local = local.unwrap();
         let payload = |file: &str| TaskPayload { file: file.to_owned(), bytes: b"new".to_vec() };
-        write(&local, &payload("a/b.json")).unwrap();
+        write(&local, &payload("a/b.json"), None).unwrap();
         assert_eq!(std::fs::read(inside.join("a/b.json")).unwrap(), b"new");
         std::os::unix::fs::symlink(&outside, inside.join("link")).unwrap();
-        write(&local, &payload("link")).unwrap();
+        write(&local, &payload("link"), None).unwrap();
         assert_eq!(std::fs::read(inside.join("link")).unwrap(), b"new");
         std::os::unix::fs::symlink(dir.path(), inside.join("up")).unwrap();
-        write(&local, &payload("up/outside")).unwrap_err();
-        write(&local, &payload("../outside")).unwrap_err();
+        write(&local, &payload("up/outside"), None).unwrap_err();
+        write(&local, &payload("../outside"), None).unwrap_err();
         assert_eq!(std::fs::read(&outside).unwrap(), b"kept");
     }
 }

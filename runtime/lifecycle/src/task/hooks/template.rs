@@ -11,7 +11,7 @@ use crate::task::templates::{RenderError, Rendering, Templates};
 use crate::task::{TaskScope, events};
 use ostler_model::clock::{self, Stopwatch};
 use ostler_model::limits::{HOOK_WALL_MAX, TEMPLATE_MISSING_WALL_MAX, TEMPLATE_TOLD_PAUSE};
-use ostler_model::ports::{BoxFuture, FsIsolation};
+use ostler_model::ports::BoxFuture;
 use ostler_model::template::ChangeMode;
 
 pub(super) struct TemplateHook;
@@ -109,7 +109,8 @@ async fn rendering(scope: &TaskScope, preparation: &Preparation) -> Result<Rende
         env: config::environment(scope, preparation).await?,
         dirs: config::dirs(preparation)?,
         sources: Sources::of(scope),
-        isolated: capabilities.fs_isolation != FsIsolation::None,
+        sees: capabilities.fs_isolation,
+        owner: preparation.owner,
     })
 }
 

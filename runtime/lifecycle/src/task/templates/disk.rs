@@ -11,13 +11,18 @@ use std::time::Duration;
 use cap_std::fs::{Dir, File, MetadataExt as _, OpenOptions, OpenOptionsExt as _};
 use rustix::fs::{Gid, Mode, Timespec, Timestamps, Uid};
 
-use ostler_model::template::TaskTemplate;
+use crate::alloc::owner::make_directories;
+use ostler_model::ports::FileOwner;
+use ostler_model::template::{TEMPLATE_MODE_MAX, TaskTemplate};
 use ostler_model::time::Timestamp;
 
 /// What a file is given besides its bytes.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Attributes {
     mode: u32,
+    /// Whose what is made on the way is, and the file itself unless its template says otherwise. Absent: the
+    /// agent's own.
+    owner: Option<FileOwner>,
     uid: Option<u32>,
     gid: Option<u32>,
     /// When it was rendered: a later agent renders it again as of then.
@@ -25,8 +30,10 @@ pub(super) struct Attributes {
 }
 
 impl Attributes {
-    pub(super) fn of(template: &TaskTemplate, at: Timestamp) -> Self {
-        Self { mode: template.mode, uid: template.uid, gid: template.gid, at }
+    pub(super) fn of(template: &TaskTemplate, owner: Option<FileOwner>, at: Timestamp) -> Self {
+        // Nobody becomes somebody else by running it, whoever made the job of which it is.
+        let mode = template.mode & TEMPLATE_MODE_MAX;
+        Self { mode, owner, uid: template.uid, gid: template.gid, at }
     }
 }
 
@@ -83,7 +90,7 @@ pub(super) fn write(dir: &Dir, path: &Path, bytes: &[u8], what: &Attributes) -> 
     let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
     let opened = match parent {
         Some(parent) => {
-            dir.create_dir_all(parent)?;
+            make_directories(dir, parent, what.owner)?;
             dir.open_dir(parent)?
         }
         None => dir.try_clone()?,
@@ -96,8 +103,7 @@ pub(super) fn write(dir: &Dir, path: &Path, bytes: &[u8], what: &Attributes) -> 
     let mut options = OpenOptions::new();
     options.write(true).create_new(true).mode(0o600);
     let mut file = opened.open_with(&beside, &options)?;
-    let placed =
-        fill(&mut file, &opened, bytes, what).and_then(|()| opened.rename(&beside, &opened, name));
+    let placed = fill(&mut file, bytes, what).and_then(|()| opened.rename(&beside, &opened, name));
     if placed.is_err() {
         // Nothing half done stays.
         let _gone = opened.remove_file(&beside);
@@ -105,16 +111,12 @@ pub(super) fn write(dir: &Dir, path: &Path, bytes: &[u8], what: &Attributes) -> 
     placed
 }
 
-fn fill(file: &mut File, parent: &Dir, bytes: &[u8], what: &Attributes) -> io::Result<()> {
+fn fill(file: &mut File, bytes: &[u8], what: &Attributes) -> io::Result<()> {
     file.write_all(bytes)?;
-    let (own, around) = (file.metadata()?, parent.dir_metadata()?);
-    let (uid, gid) = (what.uid.unwrap_or(around.uid()), what.gid.unwrap_or(around.gid()));
-    if (uid, gid) != (own.uid(), own.gid()) {
-        let given = rustix::fs::fchown(&*file, Some(Uid::from_raw(uid)), Some(Gid::from_raw(gid)));
-        // Without the right to, the file is the agent's, as are all of its tasks.
-        if what.uid.or(what.gid).is_some() {
-            given?;
-        }
+    let uid = what.uid.or(what.owner.map(|owner| owner.uid));
+    let gid = what.gid.or(what.owner.map(|owner| owner.gid));
+    if uid.or(gid).is_some() {
+        rustix::fs::fchown(&*file, uid.map(Uid::from_raw), gid.map(Gid::from_raw))?;
     }
     // After the owner: a change of that takes bits away.
     rustix::fs::fchmod(&*file, Mode::from_raw_mode(what.mode))?;

@@ -148,7 +148,7 @@ impl Templates {
         let (before, at) = match made {
             Some(made) => (made.output, made.at),
             None => {
-                let found = sandbox.place(&name).ok().and_then(|(dir, path)| {
+                let found = sandbox.destination(&name).ok().and_then(|(dir, path)| {
                     disk::rendered(dir, &path, TEMPLATE_OUTPUT_BYTES_MAX as u64)
                 });
                 found.map_or((None, now), |(bytes, at)| (Some(xxh3_128(&bytes)), at))

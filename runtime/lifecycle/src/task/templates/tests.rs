@@ -6,11 +6,11 @@
     reason = "tests"
 )]
 
-use std::os::unix::fs::PermissionsExt as _;
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::place::{Place, PlaceError, place};
 use super::*;
 use crate::alloc::dir::AllocDir;
 use crate::services::NodeServices;
@@ -24,41 +24,6 @@ use ostler_model::template::ChangeMode;
 use ostler_template::OutsideAnswer;
 use ostler_testing::fake_variables::FakeVariables;
 use ostler_testing::fixtures;
-
-fn dirs() -> TaskDirs {
-    TaskDirs { alloc: "/alloc".into(), task: "/local".into(), secrets: "/secrets".into() }
-}
-
-#[test]
-fn a_path_leads_into_the_directories_of_the_task_and_nowhere_else() {
-    let task = |path: &str| Ok(Place::Task(path.into()));
-    let shared = |path: &str| Ok(Place::Shared(path.into()));
-    let outside = |path: &str| Err(PlaceError::Outside(path.to_owned()));
-    let host = TaskDirs { alloc: "/d/x/alloc".into(), task: "/d/x/web/local".into(), ..dirs() };
-    for (path, isolated, plain) in [
-        ("local/a.conf", task("local/a.conf"), task("local/a.conf")),
-        ("./local//b/../a", task("local/a"), task("local/a")),
-        ("secrets/a", task("secrets/a"), task("secrets/a")),
-        ("/local/a", task("local/a"), outside("/local/a")),
-        ("/secrets/a", task("secrets/a"), task("secrets/a")),
-        ("/tmp/a", task("tmp/a"), outside("/tmp/a")),
-        ("/alloc/data/a", shared("data/a"), outside("/alloc/data/a")),
-        ("../alloc/data/a", shared("data/a"), shared("data/a")),
-        ("alloc/data/a", shared("data/a"), task("alloc/data/a")),
-        ("/d/x/alloc/a", outside("/d/x/alloc/a"), shared("a")),
-        ("/d/x/web/local/../b", outside("/d/x/web/local/../b"), task("b")),
-        ("etc/a", Err(PlaceError::Unseen("etc/a".into())), task("etc/a")),
-        ("../other/local/a", outside("../other/local/a"), outside("../other/local/a")),
-        ("../../a", outside("../../a"), outside("../../a")),
-        ("/etc/passwd", outside("/etc/passwd"), outside("/etc/passwd")),
-        ("/alloc/../../etc/x", outside("/alloc/../../etc/x"), outside("/alloc/../../etc/x")),
-        ("local", Err(PlaceError::NoFile("local".into())), Err(PlaceError::NoFile("local".into()))),
-        ("", Err(PlaceError::NoFile("".into())), Err(PlaceError::NoFile("".into()))),
-    ] {
-        assert_eq!(place(path, &dirs(), "web", true), isolated, "{path:?} isolated");
-        assert_eq!(place(path, &host, "web", false), plain, "{path:?} not isolated");
-    }
-}
 
 fn template(data: &str, destination: &str) -> TaskTemplate {
     TaskTemplate {
@@ -124,7 +89,8 @@ impl Bench {
             env,
             dirs,
             sources,
-            isolated: false,
+            sees: FsIsolation::None,
+            owner: None,
         };
         Self { root, rendering, dir: paths.path, services, variables }
     }
@@ -162,6 +128,36 @@ fn templates_become_files_with_the_bits_that_were_asked_for_and_lines_of_the_env
 }
 
 #[test]
+fn a_file_and_what_is_made_on_the_way_is_whose_the_task_is_and_makes_nobody_root() {
+    if !rustix::process::geteuid().is_root() {
+        eprintln!("skipped: only root gives files to others");
+        return;
+    }
+    let of = |path: &Path| {
+        let found = std::fs::metadata(path).unwrap();
+        (found.uid(), found.gid(), found.permissions().mode() & 0o7777)
+    };
+    let mut bench = Bench::new(vec![
+        TaskTemplate { mode: 0o600, ..template("key", "local/deep/er/k") },
+        TaskTemplate { mode: 0o4755, ..template("x", "${NOMAD_ALLOC_DIR}/data/program") },
+        TaskTemplate { mode: 0o7755, uid: Some(4711), gid: Some(0), ..template("x", "local/a") },
+    ]);
+    bench.rendering.owner = Some(FileOwner { uid: 65534, gid: 65533 });
+    bench.render(1).unwrap();
+    assert_eq!(of(&bench.dir.join("local/deep/er/k")), (65534, 65533, 0o600));
+    for dir in ["local/deep", "local/deep/er"] {
+        assert_eq!(of(&bench.dir.join(dir)), (65534, 65533, 0o755), "{dir}");
+    }
+    assert_eq!(of(&bench.dir.join("../alloc/data/program")), (65534, 65533, 0o755));
+    assert_eq!(of(&bench.dir.join("local/a")), (4711, 0, 0o755));
+    let mut bench = Bench::new(vec![TaskTemplate { uid: Some(0), ..template("x", "local/a") }]);
+    bench.render(1).unwrap();
+    bench.rendering.owner = Some(FileOwner { uid: 65534, gid: 65534 });
+    let error = bench.render(1).unwrap_err().to_string();
+    assert!(error.contains("uid = 0 is for a task that runs as root"), "{error}");
+}
+
+#[test]
 fn a_link_is_replaced_and_none_leads_out() {
     let bench = Bench::new(vec![template("new", "local/a"), template("in", "local/up/b")]);
     let outside = bench.root.path().join("outside");
@@ -186,14 +182,22 @@ fn what_cannot_be_rendered_is_said_with_template_line_and_column() {
         ),
         (
             template("{{ file \"/etc/passwd\" }}", "local/a"),
-            "template local/a:1:4: file: \"/etc/passwd\" is outside",
+            "template local/a:1:4: file: \"/etc/passwd\" leads out",
         ),
         (
             template("{{ nomadVar \"a\" }}", "local/a"),
             "template local/a:1:4: nomadVar: this task may not read the variable a; it may read \
              nomad/jobs, nomad/jobs/",
         ),
-        (template("x", "/etc/a"), "template /etc/a: destination: \"/etc/a\" is outside"),
+        (template("x", "../b/a"), "template ../b/a: destination: \"../b/a\" leads out"),
+        (
+            template("x", "local"),
+            "template local: destination: \"local\" is a directory of the task",
+        ),
+        (
+            template("x", "../alloc/logs/web.stdout.0"),
+            "template ../alloc/logs/web.stdout.0: destination: \"../alloc/logs/web.stdout.0\" is in a part of the shared directory that tasks only read",
+        ),
         (template("x", "${NOPE}/../../a"), "template ${NOPE}/../../a: destination: "),
         (
             TaskTemplate { env: true, ..template("A=1\nB", "local/a") },

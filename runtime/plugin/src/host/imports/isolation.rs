@@ -9,7 +9,7 @@ use crate::bindings::since_0_1::host::types::{DeviceNode as WitDeviceNode, Mount
 use crate::host::CallState;
 use ostler_model::device::{DeviceNode, Mount};
 use ostler_model::grants::{Added, Authority, wildcard};
-use ostler_model::isolation::{IsolationGrant, Part, USER_DEFAULT};
+use ostler_model::isolation::{IsolationGrant, Part};
 use ostler_model::limits::ANSWER_NAME_BYTES_MAX;
 use ostler_model::ports::TaskContext;
 use ostler_model::shown::shown;
@@ -144,7 +144,7 @@ impl CallState {
             mounts,
             device_nodes,
             capabilities,
-            user_default: grant.user.unwrap_or_else(|| USER_DEFAULT.to_owned()),
+            user_default: self.plugin.grants.isolated_as(),
             root_allowed: self.plugin.grants.users.iter().any(named),
             processes_max: grant.processes_max,
         })

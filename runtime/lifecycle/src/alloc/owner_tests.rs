@@ -1,0 +1,103 @@
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, symlink};
+
+use super::*;
+
+const NOBODY: FileOwner = FileOwner { uid: 65534, gid: 65534 };
+const OTHER: FileOwner = FileOwner { uid: 4711, gid: 4712 };
+
+struct Place {
+    root: tempfile::TempDir,
+    alloc: AllocId,
+    task: TaskName,
+    dir: AllocDir,
+}
+
+/// None where files cannot be given away.
+fn place() -> Option<Place> {
+    if !rustix::process::geteuid().is_root() {
+        eprintln!("skipped: only root gives files to others");
+        return None;
+    }
+    let root = tempfile::tempdir().unwrap();
+    let alloc: AllocId = "11111111-1111-1111-1111-111111111111".parse().unwrap();
+    let task = TaskName::new("web".to_owned()).unwrap();
+    let dir = AllocDir::create(root.path(), alloc).unwrap();
+    dir.create_task(&task).unwrap();
+    Some(Place { root, alloc, task, dir })
+}
+
+impl Place {
+    fn hand_over(&self, owner: FileOwner, whole: bool) {
+        hand_over(self.root.path(), self.alloc, &self.task, owner, whole).unwrap();
+    }
+
+    fn owner(&self, at: &str) -> FileOwner {
+        let found = std::fs::symlink_metadata(self.dir.path().join(at)).unwrap();
+        FileOwner { uid: found.uid(), gid: found.gid() }
+    }
+}
+
+#[test]
+fn a_task_gets_its_directories_and_the_one_around_them_where_it_sees_that() {
+    let Some(place) = place() else { return };
+    place.hand_over(NOBODY, false);
+    for name in ["local", "secrets", "tmp"] {
+        assert_eq!(place.owner(&format!("web/{name}")), NOBODY, "{name}");
+    }
+    assert_eq!(place.owner("web"), agent());
+    for name in ["data", "tmp"] {
+        let shared = place.dir.shared().join(name);
+        assert_eq!(std::fs::metadata(shared).unwrap().permissions().mode() & 0o7777, 0o777);
+    }
+    place.hand_over(NOBODY, true);
+    assert_eq!(place.owner("web"), NOBODY);
+    assert_eq!(place.owner("alloc"), agent());
+}
+
+#[test]
+fn what_an_earlier_user_left_is_given_with_all_below_and_nothing_outside_is() {
+    let Some(place) = place() else { return };
+    place.hand_over(OTHER, false);
+    let local = place.dir.path().join("web/local");
+    std::fs::create_dir_all(local.join("a/b")).unwrap();
+    let (outside, foreign) = (place.root.path().join("outside"), local.join("a/foreign"));
+    for path in [local.join("a/b/file"), foreign.clone(), outside.clone()] {
+        std::fs::write(path, "x").unwrap();
+    }
+    symlink(&outside, local.join("a/link")).unwrap();
+    std::fs::hard_link(&outside, local.join("a/second-name")).unwrap();
+    for path in ["a", "a/b", "a/b/file", "a/link", "a/second-name"] {
+        std::os::unix::fs::lchown(local.join(path), Some(OTHER.uid), Some(OTHER.gid)).unwrap();
+    }
+    place.hand_over(NOBODY, false);
+    for path in ["a", "a/b", "a/b/file", "a/link"] {
+        assert_eq!(place.owner(&format!("web/local/{path}")), NOBODY, "{path}");
+    }
+    assert_eq!(place.owner("web/local/a/foreign"), agent(), "the agent's stays the agent's");
+    assert_eq!(place.owner("web/local/a/second-name"), OTHER, "it is a file of somewhere else too");
+}
+
+#[test]
+fn each_directory_that_is_made_on_the_way_is_the_owners() {
+    let Some(place) = place() else { return };
+    let local = place.dir.local_dir(&place.task).unwrap();
+    local.create_dir("there").unwrap();
+    make_directories(&local, Path::new("there/a/b"), Some(NOBODY)).unwrap();
+    assert_eq!(place.owner("web/local/there"), agent());
+    assert_eq!(place.owner("web/local/there/a"), NOBODY);
+    assert_eq!(place.owner("web/local/there/a/b"), NOBODY);
+    make_directories(&local, Path::new("there/a/b/c"), None).unwrap();
+    assert_eq!(place.owner("web/local/there/a/b/c"), agent());
+}
+
+#[test]
+fn other_users_of_the_node_get_no_further_than_the_root_of_all_allocations() {
+    let root = tempfile::tempdir().unwrap();
+    std::fs::set_permissions(root.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
+    let alloc: AllocId = "11111111-1111-1111-1111-111111111111".parse().unwrap();
+    AllocDir::create(root.path(), alloc).unwrap();
+    let mode = std::fs::metadata(root.path()).unwrap().permissions().mode();
+    assert_eq!(mode & 0o7777, 0o700);
+}
