@@ -240,7 +240,7 @@ impl AgentHandle {
     /// Stop a job. Returns the index of the stop, which is durable; the allocations end later.
     ///
     /// # Errors
-    /// When there is no such job, a file of the jobs directory gives it, or the stop cannot be
+    /// When there is no such job, a file gives it that is in the jobs directory, or the stop cannot be
     /// made durable.
     pub async fn deregister(
         &self,
@@ -248,7 +248,25 @@ impl AgentHandle {
         options: StopOptions,
     ) -> Result<Stopped, SubmitError> {
         self.takes_jobs()?;
-        self.0.control.deregister(id, options, JobOrigin::Api).await
+        let origin = self.who_stops(id).await;
+        self.0.control.deregister(id, options, origin).await
+    }
+
+    /// Whose word a stop of this job is that comes by the API: the API's own; or that of the job's file, where
+    /// no file gives the job any more that this agent would look at.
+    async fn who_stops(&self, id: &JobId) -> JobOrigin {
+        let origin = self.job(id).map(|view| view.record.origin.clone());
+        let Some(JobOrigin::File(path)) = origin else { return JobOrigin::Api };
+        let dir = self.0.jobs_dir.as_ref().map(|dir| dir.report().dir);
+        let file = path.clone();
+        let given = tokio::task::spawn_blocking(move || {
+            // What cannot be looked at now may be there.
+            file.parent() == dir.as_deref() && file.try_exists().unwrap_or(true)
+        });
+        match given.await {
+            Ok(false) => JobOrigin::File(path),
+            Ok(true) | Err(_) => JobOrigin::Api,
+        }
     }
 
     /// Stop one allocation. Its registered job puts a new one in its place, which starts when this

@@ -188,7 +188,11 @@ fn who_may(origin: &JobOrigin) -> String {
         JobOrigin::Api => "stop it with `ostler job stop --purge` first, or give the job in the \
                            file another id"
             .to_owned(),
-        JobOrigin::File(path) => format!("change or remove {} instead", shown_path(path)),
+        JobOrigin::File(path) => format!(
+            "change or remove {} instead; where the agent has no such jobs directory any more, stop the \
+             job first",
+            shown_path(path)
+        ),
         JobOrigin::Run => "stop it first, or give the other one another id".to_owned(),
     }
 }
