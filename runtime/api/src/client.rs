@@ -376,7 +376,14 @@ impl ApiClient {
                 return ClientError::Starting { text };
             }
             Some(Holder { pid, serves: true, .. }) => {
-                let text = format!("the agent (pid {pid}) is starting and does not answer yet");
+                let at = self.at();
+                let text = match source.kind() {
+                    ErrorKind::NotFound => format!(
+                        "the agent (pid {pid}) has no socket at {at} now: it is starting, or the socket was removed \
+                         and is made again"
+                    ),
+                    _ => format!("the agent (pid {pid}) is starting and does not answer yet"),
+                };
                 return ClientError::Starting { text };
             }
             Some(Holder { pid, serves: false, .. }) => {

@@ -7,6 +7,7 @@
 //!              shutdown: no more accepted ─────────┘   each finishes its request, within a deadline; so does
 //!                                                      each session that a connection became
 //! ```
+//! Where the socket's file was removed nobody reaches it any more: that is looked for, and it is made again.
 
 use std::net::SocketAddr;
 use std::os::unix::fs::PermissionsExt as _;
@@ -29,11 +30,12 @@ use super::places::{Place, Places};
 use super::tls::ApiTls;
 use super::{ApiError, Faces, TcpFace};
 use ostler_access::Tokens;
-use ostler_model::clock;
 use ostler_model::limits::{
     API_ACCEPT_PAUSE, API_CONNECTIONS_MAX, API_REFUSAL_WALL_MAX, API_REFUSALS_MAX,
-    API_STOP_WALL_MAX, API_TCP_CONNECTIONS_MAX, API_TCP_PER_CLIENT_MAX, API_TLS_WALL_MAX,
+    API_SOCKET_LOOK_INTERVAL, API_STOP_WALL_MAX, API_TCP_CONNECTIONS_MAX, API_TCP_PER_CLIENT_MAX,
+    API_TLS_WALL_MAX,
 };
+use ostler_model::{causes, clock};
 
 /// Longest path of a unix socket, bytes: `sockaddr_un` has 108 with the closing zero.
 pub(super) const SOCKET_PATH_BYTES_MAX: usize = 107;
@@ -108,6 +110,7 @@ pub(super) fn start(
         listener,
         tcp,
         socket: socket.to_owned(),
+        trouble: None,
         serving: Serving { router, leaving: leaving.clone() },
         refusal: Serving { router: refusal(), leaving: leaving.clone() },
         places: Places::new(within_files(API_CONNECTIONS_MAX, 3), None),
@@ -172,6 +175,8 @@ struct Acceptor {
     listener: UnixListener,
     tcp: Option<(TcpListener, Option<ApiTls>)>,
     socket: PathBuf,
+    /// Why the socket could not be made again, said once.
+    trouble: Option<String>,
     serving: Serving,
     refusal: Serving,
     places: Places,
@@ -184,16 +189,49 @@ struct Acceptor {
 
 impl Acceptor {
     async fn run(mut self) {
+        let look = || Box::pin(clock::sleep(API_SOCKET_LOOK_INTERVAL));
+        let mut looks = look();
         loop {
             tokio::select! {
                 biased;
                 () = self.leaving.cancelled() => break,
+                () = &mut looks => {
+                    self.look();
+                    looks = look();
+                }
                 Some(_ended) = self.connections.join_next() => {}
                 stream = accept(&self.listener) => self.take(stream),
                 (stream, from) = accept_tcp(self.tcp.as_ref()) => self.take_tcp(stream, from),
             }
         }
         self.end().await;
+    }
+
+    /// Is the socket's file there? It is made again where it is not.
+    fn look(&mut self) {
+        let looked = std::fs::symlink_metadata(&self.socket);
+        if !looked.is_err_and(|error| error.kind() == std::io::ErrorKind::NotFound) {
+            return;
+        }
+        let socket = self.socket.display();
+        match bind(&self.socket) {
+            Ok(listener) => {
+                self.listener = listener;
+                self.trouble = None;
+                tracing::warn!(%socket, "the socket of the API was removed and is made again");
+            }
+            Err(error) => {
+                let text = causes::chain(&error);
+                if self.trouble.as_ref() != Some(&text) {
+                    tracing::error!(
+                        %socket,
+                        error = text,
+                        "the socket of the API was removed and cannot be made again; it is tried again"
+                    );
+                }
+                self.trouble = Some(text);
+            }
+        }
     }
 
     fn take(&mut self, stream: UnixStream) {
@@ -343,6 +381,27 @@ mod tests {
         let error = bind(&long).unwrap_err();
         assert!(matches!(error, ApiError::PathTooLong { length: 120, .. }), "{error}");
         assert!(error.to_string().contains("--data-dir"), "{error}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_socket_that_was_removed_is_made_again_also_when_its_directory_comes_back() {
+        let dir = tempfile::tempdir().unwrap();
+        let (below, socket) = (dir.path().join("run"), dir.path().join("run/ostler.sock"));
+        std::fs::create_dir(&below).unwrap();
+        let over = CancellationToken::new();
+        let server = start(Router::new(), only(&socket), over, TaskTracker::new()).unwrap();
+        for whole in [false, true] {
+            match whole {
+                false => std::fs::remove_file(&socket).unwrap(),
+                true => std::fs::remove_dir_all(&below).unwrap(),
+            }
+            assert!(UnixStream::connect(&socket).await.is_err());
+            std::fs::create_dir_all(&below).unwrap();
+            clock::sleep(API_SOCKET_LOOK_INTERVAL * 2).await;
+            UnixStream::connect(&socket).await.unwrap();
+        }
+        server.stop().await;
+        assert!(!socket.exists());
     }
 
     #[tokio::test(start_paused = true)]

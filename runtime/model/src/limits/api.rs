@@ -4,6 +4,8 @@ use std::time::Duration;
 
 use super::{KIB, MIB};
 
+/// How often it is looked whether the socket's file is there: who removed it cut everybody off.
+pub const API_SOCKET_LOOK_INTERVAL: Duration = Duration::from_secs(5);
 /// Largest body of a request, bytes: a job of [`super::JOB_FILE_BYTES_MAX`] inside JSON, escapes included.
 pub const API_BODY_BYTES_MAX: usize = 4 * MIB as usize;
 /// Bodies up to this length are read whoever else sends some, bytes: those of most jobs are below.
