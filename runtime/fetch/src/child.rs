@@ -11,11 +11,13 @@ use ostler_model::clock::Stopwatch;
 use ostler_model::limits::{
     ARTIFACT_CHILD_ADDRESS_SPACE_BYTES_MAX, ARTIFACT_CHILD_CPU_SECONDS_MAX,
     ARTIFACT_CHILD_OPEN_FILES_MAX, ARTIFACT_PROGRESS_INTERVAL, ARTIFACT_REASON_BYTES_MAX,
-    TASK_FILE_BYTES_MAX,
+    ARTIFACT_SIGN_INTERVAL, TASK_FILE_BYTES_MAX,
 };
 use ostler_model::shown::shown;
 use ostler_process::confine::{ConfinedNetwork, Confinement, ProcessBounds, bound, confine};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
 
 use crate::order::{DOWNLOAD, Order, TREE, Word, hear, say};
 use crate::unpack::{self, What};
@@ -167,9 +169,21 @@ fn limit(
     let to = Confinement { write, read, network, nobody: true };
     confine(&to).map_err(|error| failed(&error))?;
     let orphan = move || {
+        let every = Timespec::try_from(ARTIFACT_SIGN_INTERVAL).ok();
         let mut rest = [0; 64];
-        while !matches!(stdin.read(&mut rest), Ok(0) | Err(_)) {}
-        std::process::exit(ORPHAN);
+        loop {
+            let agent = io::stdin();
+            let mut asked = [PollFd::new(&agent, PollFlags::IN)];
+            let over = match poll(&mut asked, every.as_ref()) {
+                // An agent that is gone is noticed by the other end.
+                Ok(0) => say(&mut io::stdout(), &Word::Alive).is_err(),
+                Ok(_) => matches!(stdin.read(&mut rest), Ok(0) | Err(_)),
+                Err(errno) => errno != Errno::INTR,
+            };
+            if over {
+                std::process::exit(ORPHAN);
+            }
+        }
     };
     let watch = std::thread::Builder::new().name("agent".to_owned()).spawn(orphan);
     watch.map(drop).map_err(cannot("watch the agent"))

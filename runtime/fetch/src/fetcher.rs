@@ -15,8 +15,8 @@ use ostler_model::artifact::{
 use ostler_model::clock::{self, Clock};
 use ostler_model::digest::Digest;
 use ostler_model::limits::{
-    ARTIFACT_FETCHES_MAX, ARTIFACT_UNPACK_WALL, ARTIFACT_UNPACKS_MAX, REGISTRY_PULL_WALL,
-    TASK_FILE_BYTES_MAX,
+    ARTIFACT_CHILD_TRIES_MAX, ARTIFACT_FETCHES_MAX, ARTIFACT_UNPACK_WALL, ARTIFACT_UNPACKS_MAX,
+    REGISTRY_PULL_WALL, TASK_FILE_BYTES_MAX,
 };
 use ostler_model::ports::BoxFuture;
 use ostler_model::trust::{PluginSource, TrustConfig};
@@ -25,7 +25,7 @@ use tokio_util::task::AbortOnDropHandle;
 
 use crate::cache::{Cache, InUse, Key};
 use crate::order::{DOWNLOAD, ONE, Order, TREE};
-use crate::run::{Brought, carry_out};
+use crate::run::{Brought, NotBrought, carry_out};
 use crate::sums;
 use crate::work::{Work, WorkPlace, make_tree};
 
@@ -295,11 +295,18 @@ impl Inner {
         progress: &FetchProgress,
     ) -> Result<Got, ArtifactError> {
         let permit = self.fetches.acquire().await.map_err(ArtifactError::passing)?;
-        let work = self.work.clone();
-        let place = blocking(move |_| work.place()).await?;
-        let (order, wall) = self.order(ask)?;
-        let dir = place.path().to_owned();
-        let brought = carry_out(&self.options.program, dir, &order, wall, progress).await?;
+        let mut tries = 1;
+        let (place, brought) = loop {
+            let work = self.work.clone();
+            let place = blocking(move |_| work.place()).await?;
+            let (order, wall) = self.order(ask)?;
+            let dir = place.path().to_owned();
+            match carry_out(&self.options.program, dir, &order, wall, progress).await {
+                Ok(brought) => break (place, brought),
+                Err(NotBrought::Hung) if tries < ARTIFACT_CHILD_TRIES_MAX => tries += 1,
+                Err(error) => return Err(error.told()),
+            }
+        };
         drop(permit);
         let (source, manifest) =
             (ask.source.shown(), brought.manifest.as_deref().unwrap_or_default());
@@ -416,13 +423,6 @@ impl Inner {
         progress: &FetchProgress,
     ) -> Result<(Arc<WorkPlace>, PathBuf), ArtifactError> {
         let permit = self.unpacks.acquire().await.map_err(ArtifactError::passing)?;
-        let work = self.work.clone();
-        let (place, tree) = blocking(move |_| {
-            let place = work.place()?;
-            let tree = make_tree(place.path())?;
-            Ok((place, tree))
-        })
-        .await?;
         let config = &self.options.config;
         let one_file = *outcome == ArtifactOutcome::Named;
         let (most, room) = (config.decompression_size_limit, ask.room_bytes.unwrap_or(u64::MAX));
@@ -435,14 +435,27 @@ impl Inner {
             of_alloc: room < most,
             entries_max: config.decompression_file_count_limit,
         };
-        let dir = place.path().to_owned();
-        let wall = ARTIFACT_UNPACK_WALL;
-        let unpacked = carry_out(&self.options.program, dir, &order, wall, progress).await;
+        let mut tries = 1;
+        let (place, tree) = loop {
+            let work = self.work.clone();
+            let (place, tree) = blocking(move |_| {
+                let place = work.place()?;
+                let tree = make_tree(place.path())?;
+                Ok((place, tree))
+            })
+            .await?;
+            let (dir, wall) = (place.path().to_owned(), ARTIFACT_UNPACK_WALL);
+            match carry_out(&self.options.program, dir, &order, wall, progress).await {
+                Ok(_) => break (place, tree),
+                Err(NotBrought::Hung) if tries < ARTIFACT_CHILD_TRIES_MAX => tries += 1,
+                Err(error) => {
+                    let ArtifactError { reason, recoverable } = error.told();
+                    let reason = format!("the archive cannot be unpacked: {reason}");
+                    return Err(ArtifactError { reason, recoverable });
+                }
+            }
+        };
         drop((permit, got));
-        unpacked.map_err(|error| ArtifactError {
-            reason: format!("the archive cannot be unpacked: {}", error.reason),
-            recoverable: error.recoverable,
-        })?;
         let path = if one_file { tree.join(ONE) } else { place.path().join(TREE) };
         Ok((place, path))
     }

@@ -74,6 +74,8 @@ pub(crate) enum Word {
         /// Of so many, where that is known.
         of: Option<u64>,
     },
+    /// It lives, and has nothing else to say.
+    Alive,
     /// It is done.
     Done {
         /// What came.

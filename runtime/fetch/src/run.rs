@@ -8,7 +8,8 @@ use std::time::Duration;
 use ostler_model::artifact::{ArtifactError, FetchProgress};
 use ostler_model::clock;
 use ostler_model::limits::{
-    ARTIFACT_CHILD_ADDRESS_SPACE_BYTES_MAX, ARTIFACT_LINE_BYTES_MAX, ARTIFACT_REASON_BYTES_MAX, MIB,
+    ARTIFACT_CHILD_ADDRESS_SPACE_BYTES_MAX, ARTIFACT_CHILD_SILENCE_WALL_MAX,
+    ARTIFACT_LINE_BYTES_MAX, ARTIFACT_REASON_BYTES_MAX, MIB,
 };
 use ostler_model::shown::shown;
 use ostler_process::limited::{self, LimitedSpec};
@@ -35,6 +36,33 @@ pub(crate) struct Brought {
     pub(crate) manifest: Option<String>,
 }
 
+/// Why nothing was brought.
+pub(crate) enum NotBrought {
+    /// The child hung and was killed: another one may do it, in a place of its own.
+    Hung,
+    /// It cannot be had, or not now.
+    Failed(ArtifactError),
+}
+
+impl From<ArtifactError> for NotBrought {
+    fn from(error: ArtifactError) -> Self {
+        Self::Failed(error)
+    }
+}
+
+impl NotBrought {
+    /// What is said after the last try.
+    pub(crate) fn told(self) -> ArtifactError {
+        match self {
+            Self::Failed(error) => error,
+            Self::Hung => ArtifactError::passing(format!(
+                "the process that fetches said nothing for {} and was killed",
+                humantime(ARTIFACT_CHILD_SILENCE_WALL_MAX)
+            )),
+        }
+    }
+}
+
 /// Have an order carried out in `dir`. Dropping this kills the child.
 pub(crate) async fn carry_out(
     program: &Path,
@@ -42,10 +70,10 @@ pub(crate) async fn carry_out(
     order: &Order,
     wall: Duration,
     progress: &FetchProgress,
-) -> Result<Brought, ArtifactError> {
+) -> Result<Brought, NotBrought> {
     let late = || {
         let text = format!("it was not done within {}", humantime(wall));
-        ArtifactError::passing(text)
+        NotBrought::Failed(ArtifactError::passing(text))
     };
     clock::timeout(wall, attended(program, &dir, order, progress))
         .await
@@ -61,7 +89,7 @@ async fn attended(
     dir: &Path,
     order: &Order,
     progress: &FetchProgress,
-) -> Result<Brought, ArtifactError> {
+) -> Result<Brought, NotBrought> {
     let not_run = |error: std::io::Error| {
         ArtifactError::passing(format!("the process that fetches cannot be run: {error}"))
     };
@@ -80,8 +108,15 @@ async fn attended(
     let mut last = None;
     if let Some(stdout) = child.stdout.take() {
         let mut stdout = BufReader::new(stdout);
-        while let Some(word) = next_word(&mut stdout).await? {
+        loop {
+            let word = clock::timeout(ARTIFACT_CHILD_SILENCE_WALL_MAX, next_word(&mut stdout));
+            let Some(word) = word.await else {
+                tracing::warn!("a process that fetches hangs, and is killed");
+                return Err(NotBrought::Hung);
+            };
+            let Some(word) = word? else { break };
             match word {
+                Word::Alive => {}
                 Word::Progress { bytes, of } => progress(bytes, of),
                 other => {
                     last = Some(other);
@@ -95,18 +130,20 @@ async fn attended(
             Ok(Brought { bytes, signature, manifest })
         }
         Some(Word::Failed { reason, recoverable }) => {
-            Err(ArtifactError { reason: shown(reason, ARTIFACT_REASON_BYTES_MAX), recoverable })
+            let reason = shown(reason, ARTIFACT_REASON_BYTES_MAX);
+            Err(ArtifactError { reason, recoverable }.into())
         }
-        Some(Word::Progress { .. }) | None => {
+        Some(Word::Progress { .. } | Word::Alive) | None => {
             let status = child.ended().await.map_err(not_run)?;
-            Err(ArtifactError::passing(match status.signal() {
+            let failed = ArtifactError::passing(match status.signal() {
                 Some(signal) => format!(
                     "the process that fetches was ended by signal {signal}: it needed more than {} MiB of memory or \
                      too much processor time, or somebody killed it",
                     ARTIFACT_CHILD_ADDRESS_SPACE_BYTES_MAX / MIB
                 ),
                 None => format!("the process that fetches ended without a word ({status})"),
-            }))
+            });
+            Err(failed.into())
         }
     }
 }

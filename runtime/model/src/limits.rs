@@ -14,6 +14,7 @@ mod disk;
 mod engines;
 mod events;
 mod guest;
+mod helpers;
 mod moved;
 mod networks;
 mod nomad_plugin;
@@ -32,6 +33,7 @@ pub use disk::*;
 pub use engines::*;
 pub use events::*;
 pub use guest::*;
+pub use helpers::*;
 pub use moved::*;
 pub use networks::*;
 pub use nomad_plugin::*;
@@ -541,7 +543,8 @@ pub const HOOK_SLOW: Duration = Duration::from_secs(5);
 /// Directories of allocations that are made at a time: a few for each core, so that a job of a thousand
 /// places does not make as many threads.
 pub const ALLOC_DIRS_MADE_AT_ONCE_MAX: usize = 16;
-/// First and longest pause before pre-run hooks of an allocation that was restored are tried again.
+/// First and longest pause before pre-run hooks are tried again: of an allocation that was restored, or where the
+/// node was short of something.
 pub const HOOK_RETRY: std::ops::RangeInclusive<Duration> =
     Duration::from_secs(1)..=Duration::from_secs(60);
 /// First and longest pause before a driver that is not ready is asked again.
@@ -560,8 +563,6 @@ pub const RUN_END_WALL_MAX: Duration = Duration::from_secs(5);
 /// Largest note of a run, bytes: a driver's handle as JSON, and some names. A larger one is kept
 /// without the handle.
 pub const RUN_NOTE_BYTES_MAX: usize = 256 * KIB as usize;
-/// How often it is looked whether a run that is held back has ended.
-pub const HELD_RUN_POLL: Duration = Duration::from_millis(250);
 /// How often the agent looks whether much of its heap was freed.
 pub const HEAP_LOOK_INTERVAL: Duration = Duration::from_secs(30);
 /// How much is freed before it is given back to the kernel, bytes: what some hundred allocations take.

@@ -7,6 +7,8 @@
 //!    empty file 0600 in the cache directory
 //!    wasm ──────── standard input ─────────►  limits on itself, read, compile
 //!    wall deadline, kill on drop              artefact ─► that file
+//!    no processor time for long: it hangs,
+//!    killed and replaced
 //!    exit status, standard error ◄──────────  exit code: which failure
 //!    seal, rename (see the cache)
 //! ```
@@ -96,6 +98,14 @@ pub enum CompileError {
         /// The limit.
         limit: Duration,
     },
+    /// Each child that was tried hung.
+    #[error(
+        "the compiler used no processor time for {:?} and was killed, {} times; the node is overloaded, \
+         or something keeps its processes from running",
+        limits::COMPILE_STILL_WALL_MAX,
+        limits::COMPILE_TRIES_MAX
+    )]
+    CompileHung,
     /// The child used up its processor time.
     #[error("compiling took over {limit:?} of processor time; {}", more(*kind, "compile_cpu", &doubled(*limit)))]
     CompileCpu {
@@ -207,14 +217,24 @@ impl Compiler {
         output: &Path,
     ) -> Result<(), CompileError> {
         let artefact = artefact_bytes_max(wasm.len());
-        let child = self.start(kind, format, within, artefact, output);
-        let child = child.map_err(|source| self.spawn_error(source))?;
-        let limit = within.wall_max;
-        let ended = clock::timeout(limit, attend(child, &wasm)).await;
-        let (status, stderr) = ended
-            .ok_or(CompileError::CompileTimedOut { kind, limit })?
-            .map_err(|source| self.spawn_error(source))?;
-        child::outcome(status, stderr, kind, within, artefact)
+        for _ in 0..limits::COMPILE_TRIES_MAX {
+            let child = self.start(kind, format, within, artefact, output);
+            let child = child.map_err(|source| self.spawn_error(source))?;
+            let (pid, limit) = (child.id(), within.wall_max);
+            let ended = tokio::select! {
+                ended = clock::timeout(limit, attend(child, &wasm)) => ended,
+                // Dropped, the child is killed.
+                () = hangs(pid) => {
+                    tracing::warn!(pid, "a process that compiles hangs, and is killed and replaced");
+                    continue;
+                }
+            };
+            let (status, stderr) = ended
+                .ok_or(CompileError::CompileTimedOut { kind, limit })?
+                .map_err(|source| self.spawn_error(source))?;
+            return child::outcome(status, stderr, kind, within, artefact);
+        }
+        Err(CompileError::CompileHung)
     }
 
     fn spawn_error(&self, source: std::io::Error) -> CompileError {
@@ -255,6 +275,30 @@ impl Compiler {
             .kill_on_drop(true)
             .spawn()
     }
+}
+
+/// Ends when a process has used no processor time for [`limits::COMPILE_STILL_WALL_MAX`]: it hangs.
+async fn hangs(pid: Option<u32>) {
+    let (mut before, mut still) = (None, Duration::ZERO);
+    while still < limits::COMPILE_STILL_WALL_MAX {
+        clock::sleep(limits::COMPILE_LOOK_INTERVAL).await;
+        let now = pid.and_then(processor_ticks);
+        // What cannot be seen says nothing.
+        still = match now.is_some() && now == before {
+            true => still.saturating_add(limits::COMPILE_LOOK_INTERVAL),
+            false => Duration::ZERO,
+        };
+        before = now;
+    }
+}
+
+/// Processor time that all threads of a process have used, ticks.
+fn processor_ticks(pid: u32) -> Option<u64> {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    // The name may have anything in it; what follows it has no parenthesis.
+    let mut fields = stat.rsplit(')').next()?.split_ascii_whitespace().skip(11);
+    let (user, system): (u64, u64) = (fields.next()?.parse().ok()?, fields.next()?.parse().ok()?);
+    Some(user.saturating_add(system))
 }
 
 /// Feed the child, keep the end of what it complains, and wait for it.

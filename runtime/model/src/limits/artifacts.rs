@@ -54,6 +54,12 @@ pub const ARTIFACT_DECOMPRESSOR_BYTES_MAX: u64 = 192 * MIB;
 pub const ARTIFACT_CHILD_CPU_SECONDS_MAX: u64 = 60 * 60;
 /// Files that process may have open: its streams, connections, and a directory for each level.
 pub const ARTIFACT_CHILD_OPEN_FILES_MAX: u64 = 256;
+/// How often that process says that it lives.
+pub const ARTIFACT_SIGN_INTERVAL: Duration = Duration::from_secs(10);
+/// How long it may say nothing before it is killed as one that hangs: some of those.
+pub const ARTIFACT_CHILD_SILENCE_WALL_MAX: Duration = Duration::from_secs(60);
+/// How often one that hangs is replaced for the same work.
+pub const ARTIFACT_CHILD_TRIES_MAX: u32 = 2;
 /// Longest line between that process and the agent, bytes.
 pub const ARTIFACT_LINE_BYTES_MAX: usize = 2 * MIB as usize;
 /// Longest reason that process may give, bytes.
