@@ -344,7 +344,13 @@ fn stopping(
         Some((task.told.task, at, event.details.get("kill_error")?.clone()))
     });
     if let Some((task, at, error)) = undead {
-        told.advise("look what its process waits for in the kernel (a network disk, a device): its state is D in ps");
+        // It has no process of its own that could wait in the kernel.
+        let wasm = error.starts_with("the WASM task");
+        told.advise(match wasm {
+            false => "look what its process waits for in the kernel (a network disk, a device): its state is D in ps",
+            true => "look at the agent's log: a worker process of WASM tasks that does not answer is killed and \
+                     replaced, and its tasks end with it",
+        });
         return Some((vec![format!("it does not end: task {task}: {error}")], Some(at)));
     }
     if alloc.desired_status != DesiredStatus::Stop {

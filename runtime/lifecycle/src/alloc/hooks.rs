@@ -1,9 +1,9 @@
 //! What happens around the run of an allocation, in a fixed order.
 //!
 //! ```text
-//!   before any task      prerun       first error stops, every task fails; again after a restart of
-//!                                     the agent, while the tasks are owned again: an error is then
-//!                                     tried again while a task runs, or while the node is in trouble
+//!   before any task      prerun       first error stops, every task fails, unless it is the node's: that
+//!                                     is tried again; again after a restart of the agent, while the
+//!                                     tasks are owned again: tried again too while a task runs
 //!   newer copy           update       all of them, one after the other; not when it is also a stop
 //!   restart of all       pre_restart  first error stops, the restart does not begin
 //!   before kills         pre_kill     all of them; also when the last task ended by itself

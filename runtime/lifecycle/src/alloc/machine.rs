@@ -299,7 +299,7 @@ impl AllocMachine {
                 self.waiting = None;
             }
             AllocInput::HooksFailed { error, node } if preparing => {
-                if self.restored && (node || self.runs()) {
+                if node || (self.restored && self.runs()) {
                     self.prepare_again(now, error);
                     return;
                 }
@@ -353,8 +353,8 @@ impl AllocMachine {
         self.states.values().any(|state| state.status == TaskStatus::Running)
     }
 
-    /// Pre-run hooks of an allocation of an earlier agent failed. What runs is not ended for that,
-    /// and what the node is short of may come back: tried again ever more slowly, said once.
+    /// Pre-run hooks failed. What runs is not ended for that, and what the node is short of says nothing of the
+    /// allocation and may come back: tried again ever more slowly, said once.
     fn prepare_again(&mut self, now: Timestamp, error: String) {
         if self.trouble.as_ref() != Some(&error) {
             let event = events::preparing_again(now, &error);

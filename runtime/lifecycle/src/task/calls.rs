@@ -13,7 +13,8 @@ use crate::queue;
 use ostler_model::clock;
 use ostler_model::ids::RunId;
 use ostler_model::limits::{
-    DRIVER_CALL_WALL_MAX, KILL_GRACE, PLUGIN_CALL_SLACK, POLL_INTERVAL_MIN, START_WALL_MAX,
+    DRIVER_CALL_WALL_MAX, EXEC_TAKEOVER_WALL_MAX, KILL_GRACE, PLUGIN_CALL_SLACK, POLL_INTERVAL_MIN,
+    START_WALL_MAX,
 };
 use ostler_model::ports::{
     Adoption, BoxFuture, Driver, FsIsolation, Inspected, PluginCallError, RunNote, Started,
@@ -395,6 +396,9 @@ pub async fn exec(
     command: ExecCommand,
 ) -> Result<ExecSession, PluginCallError> {
     let ExecCommand { argv, terminal, on_node } = command;
+    if call_parts(run).is_none() {
+        let _in_time = clock::timeout(EXEC_TAKEOVER_WALL_MAX, run.has_driver()).await;
+    }
     let Some((driver, context, handle)) = call_parts(run) else {
         let reason = "it has not taken the task over yet".to_owned();
         return Err(PluginCallError::NotReady { name: scope.task.driver.to_string(), reason });
@@ -433,6 +437,7 @@ pub(super) fn not_known(error: String) -> ExitResult {
 pub fn undead(scope: &TaskScope, run: &Run) -> String {
     let left = scope.workloads.left(&run.id, &run.identities());
     match left.len() {
+        0 if matches!(run.workload(), Some(Workload::WasmTask(_))) => "the WASM task".to_owned(),
         0 => "the task".to_owned(),
         1 => format!("process {}", left.join("")),
         _ => format!("processes {}", left.join(", ")),

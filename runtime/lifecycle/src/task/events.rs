@@ -51,6 +51,13 @@ pub fn waiting_for_driver(now: Timestamp, reason: &str) -> TaskEvent {
         .detail("driver_message", reason)
 }
 
+/// The node is short of something that the task needs before it starts, or its disk fails; the task waits.
+#[must_use]
+pub fn waiting_for_node(now: Timestamp, reason: &str) -> TaskEvent {
+    let text = format!("{reason}; it is tried again, and no restart is counted");
+    TaskEvent::new(EventKind::HookMessage, now, text).detail("message", reason)
+}
+
 /// What the task brings along is being fetched.
 #[must_use]
 pub fn downloading_artifacts(now: Timestamp) -> TaskEvent {

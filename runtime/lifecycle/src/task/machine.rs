@@ -57,6 +57,7 @@ use std::time::Duration;
 
 use super::events;
 use super::restart::{Ending, RestartTracker};
+use ostler_model::event::TaskEvent;
 use ostler_model::held_once::HeldOnce;
 use ostler_model::limits::{DRIVER_RETRY, KILL_GRACE};
 use ostler_model::task::{TaskState, TaskStatus};
@@ -222,6 +223,7 @@ impl TaskMachine {
             (State::Preparing, TaskInput::DriverNotReady { reason }) => {
                 self.await_driver(at, reason);
             }
+            (State::Preparing, TaskInput::NodeNotReady { reason }) => self.await_node(at, reason),
             (State::Preparing, TaskInput::PrepareFailed { event, recoverable }) => {
                 self.public.push_event(event);
                 self.decide(at, Ending::StartFailed { recoverable });
@@ -291,15 +293,27 @@ impl TaskMachine {
     }
 
     fn await_driver(&mut self, at: At, reason: String) {
-        let pause = self.refused(at, reason);
+        let pause = self.refused(at, reason, events::waiting_for_driver);
         self.go(State::AwaitingDriver);
         self.set_timer(pause);
     }
 
-    /// The driver is not ready: said once per reason; how long to wait before asking again.
-    fn refused(&mut self, at: At, reason: String) -> Duration {
+    /// What the node is short of says nothing of the task, and may come back.
+    fn await_node(&mut self, at: At, reason: String) {
+        let pause = self.refused(at, reason, events::waiting_for_node);
+        self.go(State::AwaitingDriver);
+        self.set_timer(pause);
+    }
+
+    /// What a start needs is not ready: said once per reason; how long to wait before asking again.
+    fn refused(
+        &mut self,
+        at: At,
+        reason: String,
+        event: fn(Timestamp, &str) -> TaskEvent,
+    ) -> Duration {
         if self.refusal != reason {
-            self.public.push_event(events::waiting_for_driver(at.now, &reason));
+            self.public.push_event(event(at.now, &reason));
             self.refusal = reason;
         }
         let pause = DRIVER_RETRY

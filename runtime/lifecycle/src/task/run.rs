@@ -31,6 +31,8 @@ pub struct Run {
     /// Its id.
     pub id: RunId,
     driver: OnceLock<Arc<dyn Driver>>,
+    /// Cancelled when the driver is at hand.
+    driver_set: CancellationToken,
     context: OnceLock<Arc<TaskContext>>,
     templates: OnceLock<Arc<Templates>>,
     /// Boxed, as the intent is: only the start needs them.
@@ -109,6 +111,7 @@ impl Run {
         Self {
             id,
             driver: OnceLock::new(),
+            driver_set: CancellationToken::new(),
             context: OnceLock::new(),
             templates: OnceLock::new(),
             config: Mutex::default(),
@@ -228,6 +231,12 @@ impl Run {
     /// The driver is at hand; the first one stays.
     pub fn set_driver(&self, driver: Arc<dyn Driver>) {
         let _first_stays = self.driver.set(driver);
+        self.driver_set.cancel();
+    }
+
+    /// Wait until the driver is at hand.
+    pub async fn has_driver(&self) {
+        self.driver_set.cancelled().await;
     }
 
     /// What the host tells drivers, once it is made.

@@ -273,6 +273,7 @@ impl Runner {
                     TaskInput::Prepared
                 }
                 Err(HookError::DriverNotReady { reason }) => TaskInput::DriverNotReady { reason },
+                Err(HookError::Node { error }) => TaskInput::NodeNotReady { reason: error },
                 Err(error) => TaskInput::PrepareFailed {
                     event: error.event(now),
                     recoverable: error.recoverable(),

@@ -181,6 +181,19 @@ fn gates_stay_closed_when_the_pre_run_hooks_failed() {
 }
 
 #[test]
+fn hooks_that_fail_for_want_of_something_of_the_node_are_tried_again() {
+    let mut machine = machine(None);
+    for pause in [1, 2, 4] {
+        let short = AllocInput::HooksFailed { error: "no space is left".to_owned(), node: true };
+        let effects = machine.step(NOW, short);
+        assert!(killed(&effects).is_empty(), "{effects:?}");
+        assert!(effects.contains(&AllocEffect::PreHooksAfter(Duration::from_secs(pause))));
+    }
+    machine.step(NOW, AllocInput::HooksDone);
+    assert_eq!(machine.phase(), AllocPhase::Running);
+}
+
+#[test]
 fn a_stop_does_not_kill_again_what_failed_hooks_killed_already() {
     let mut machine = machine(None);
     let only_poststop_lives = states(&[

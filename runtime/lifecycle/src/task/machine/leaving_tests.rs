@@ -1,4 +1,4 @@
-//! What becomes of a task whose agent leaves.
+//! What becomes of a task whose agent leaves, and of one whose start has to wait.
 
 use super::*;
 
@@ -21,4 +21,41 @@ fn an_agent_that_leaves_leaves_what_does_not_end_to_the_next_one() {
     assert_eq!(drive(&mut machine, [TaskInput::Shutdown])[1], TaskEffect::Leave);
     assert_eq!(machine.state(), State::Detached);
     assert_eq!(machine.public().status, TaskStatus::Running);
+}
+
+#[test]
+fn what_the_node_is_short_of_is_waited_for_and_no_restart_is_counted() {
+    let mut machine = TaskMachine::new(rules(0, None), at().now);
+    drive(&mut machine, [TaskInput::GateOpened]);
+    for _ in 0..5 {
+        let short = TaskInput::NodeNotReady { reason: "no space is left".to_owned() };
+        drive(&mut machine, [short]);
+        assert_eq!(machine.state(), State::AwaitingDriver);
+        drive(&mut machine, [TaskInput::TimerFired]);
+        assert_eq!(machine.state(), State::Preparing);
+    }
+    assert_eq!(machine.public().restarts, 0);
+    drive(&mut machine, [TaskInput::Prepared, TaskInput::Started]);
+    assert_eq!(machine.state(), State::Running);
+}
+
+#[test]
+fn a_driver_that_is_not_ready_is_asked_again_ever_more_slowly_and_said_once() {
+    let mut machine = TaskMachine::new(rules(0, None), at().now);
+    let refuse = || TaskInput::DriverNotReady { reason: "warming up".to_owned() };
+    drive(&mut machine, [TaskInput::GateOpened]);
+    let mut pauses = Vec::new();
+    for _ in 0..80 {
+        pauses.extend(
+            drive(&mut machine, [refuse(), TaskInput::TimerFired]).into_iter().filter_map(|e| {
+                match e {
+                    TaskEffect::Timer(pause) => Some(pause.as_secs()),
+                    _ => None,
+                }
+            }),
+        );
+    }
+    assert_eq!(pauses[..7], [1, 2, 4, 8, 16, 30, 30]);
+    assert_eq!(pauses[79], 30);
+    assert_eq!(kinds(&machine).iter().filter(|k| **k == "Driver").count(), 1);
 }

@@ -71,6 +71,7 @@ fn inputs() -> Vec<TaskInput> {
         TaskInput::GateOpened,
         TaskInput::Prepared,
         TaskInput::DriverNotReady { reason: error() },
+        TaskInput::NodeNotReady { reason: error() },
         TaskInput::PrepareFailed { event: failed.clone(), recoverable: true },
         TaskInput::PrepareFailed { event: failed, recoverable: false },
         TaskInput::Started,
@@ -362,27 +363,6 @@ fn a_task_that_had_ended_by_itself_is_not_shown_as_killed() {
     assert!(machine.public().successful());
 }
 
-#[test]
-fn a_driver_that_is_not_ready_is_asked_again_ever_more_slowly_and_said_once() {
-    let mut machine = TaskMachine::new(rules(0, None), at().now);
-    let refuse = || TaskInput::DriverNotReady { reason: "warming up".to_owned() };
-    drive(&mut machine, [TaskInput::GateOpened]);
-    let mut pauses = Vec::new();
-    for _ in 0..80 {
-        pauses.extend(
-            drive(&mut machine, [refuse(), TaskInput::TimerFired]).into_iter().filter_map(|e| {
-                match e {
-                    TaskEffect::Timer(pause) => Some(pause.as_secs()),
-                    _ => None,
-                }
-            }),
-        );
-    }
-    assert_eq!(pauses[..7], [1, 2, 4, 8, 16, 30, 30]);
-    assert_eq!(pauses[79], 30);
-    assert_eq!(kinds(&machine).iter().filter(|k| **k == "Driver").count(), 1);
-}
-
 /// What the outside world looks like to the effects: at most one of each thing at a time.
 #[derive(Default)]
 struct World {
@@ -463,6 +443,7 @@ impl World {
         match input {
             TaskInput::Prepared
             | TaskInput::DriverNotReady { .. }
+            | TaskInput::NodeNotReady { .. }
             | TaskInput::PrepareFailed { .. } => self.preparing,
             TaskInput::Started | TaskInput::StartFailed { .. } => self.starting,
             TaskInput::WorkloadEnded => self.run && self.watched,
@@ -487,6 +468,7 @@ impl World {
         match input {
             TaskInput::Prepared
             | TaskInput::DriverNotReady { .. }
+            | TaskInput::NodeNotReady { .. }
             | TaskInput::PrepareFailed { .. } => self.preparing = false,
             TaskInput::Started => (self.starting, self.run) = (false, true),
             TaskInput::StartFailed { .. } => self.starting = false,

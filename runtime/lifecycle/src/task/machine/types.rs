@@ -61,6 +61,11 @@ pub enum TaskInput {
     GateOpened,
     /// Prestart hooks are done and the driver is at hand.
     Prepared,
+    /// A prestart hook failed for want of something of the node.
+    NodeNotReady {
+        /// What the node is short of, or what its disk said.
+        reason: String,
+    },
     /// The driver exists and cannot be used now.
     DriverNotReady {
         /// Its health text.
@@ -172,7 +177,7 @@ pub enum TaskInput {
 /// What the runner must do. Calls run beside the machine and come back as inputs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum TaskEffect {
-    /// Run the prestart hooks; answer `Prepared`, `DriverNotReady` or `PrepareFailed`.
+    /// Run the prestart hooks; answer `Prepared`, `DriverNotReady`, `NodeNotReady` or `PrepareFailed`.
     Prepare,
     /// Drop the preparation that runs.
     AbandonPrepare,
