@@ -16,6 +16,7 @@ use tokio::sync::watch;
 use super::cgroup::Leaf;
 use super::error::ProcessError;
 use super::left::{self, Certainty};
+use super::live;
 use super::supervise::note::Note;
 use super::supervise::record::ExitRecordError;
 use super::{Line, Process, ProcessHost, Reach, Way, identity, spawn};
@@ -107,6 +108,26 @@ impl ProcessHost {
             Way::Here(_) => Ok(0),
             Way::Supervised(line) => Ok(line.records().sweep(known, live)?),
         }
+    }
+
+    /// Remove the exit records of these runs that say that their process was never let go; how many. No agent
+    /// asks for them: their runs are on record as nothing but intents.
+    ///
+    /// # Errors
+    /// When the directory of the records cannot be read.
+    pub fn forget_unreleased(&self, runs: &[RunId]) -> Result<usize, ProcessError> {
+        match &self.inner.way {
+            Way::Here(_) => Ok(0),
+            Way::Supervised(line) => Ok(line.records().remove_unreleased(runs)?),
+        }
+    }
+
+    /// Does the supervisor of a process work for another data directory? Reads `/proc`; blocks.
+    #[must_use]
+    pub fn works_elsewhere(&self, identity: &ProcessIdentity) -> bool {
+        let Way::Supervised(line) = &self.inner.way else { return false };
+        let elsewhere = |who| live::elsewhere(who, line.records().path()).is_some();
+        identity.supervisor.is_some_and(elsewhere)
     }
 
     /// Keep what a run is of beside its exit records, for an agent whose state file does not know

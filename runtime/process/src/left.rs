@@ -5,6 +5,9 @@
 //!         ─ NOMAD_ALLOC_ID and NOMAD_TASK_NAME of the run in its environment ─────► certainly of it
 //!         ─ a child of its supervisor ────────────────────────────────────────────► certainly of it
 //! ```
+//! What another supervisor that lives watches over is of that one's run, whatever its environment says: of
+//! a later run of the same task, or of a copy of the data directory.
+//!
 //! The number of a session is not used again while somebody is in it. Once all have ended it may be:
 //! so a member counts as certain only when somebody knew the task a moment ago, or when its
 //! environment says whose it is. Only what is certain is killed; the rest is told.
@@ -15,8 +18,13 @@ use std::io;
 use rustix::process::{Signal, pidfd_send_signal};
 
 use super::identity::{self, Stat};
+use super::live;
 use ostler_model::ids::RunId;
 use ostler_model::ports::ProcessIdentity;
+
+/// Parents that are looked at of a process. Nobody nests deeper on purpose; a chain that changes while it
+/// is followed has an end by this.
+const ANCESTORS_MAX: usize = 64;
 
 /// A process that may be of a task.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -107,7 +115,7 @@ fn look(
         let certain = own && !(reused && pid == identity.pid)
             || member && known == Certainty::Now
             || is_marked(pid, marks)?;
-        if certain || member {
+        if (certain || member) && !watched_by_another(&stat, supervisor)? {
             found.push(RemainingProcess::new(pid, stat, certain));
         }
     }
@@ -129,6 +137,25 @@ pub fn group(leader: u32) -> io::Result<Vec<RemainingProcess>> {
         if pid != leader && stat.group == leader && stat.is_alive() {
             found.push(RemainingProcess::new(pid, stat, true));
         }
+    }
+    Ok(found)
+}
+
+/// Is the process below a supervisor that lives, but this one? Below one of which this process is a task
+/// itself is everything.
+fn watched_by_another(stat: &Stat, own: Option<u32>) -> io::Result<bool> {
+    let watcher = ancestors(stat.parent)?.into_iter().find(|pid| live::is_supervisor(*pid));
+    let Some(watcher) = watcher.filter(|watcher| Some(*watcher) != own) else { return Ok(false) };
+    Ok(!ancestors(std::process::id())?.contains(&watcher))
+}
+
+/// The process and those above it, up to the first of the system.
+fn ancestors(pid: u32) -> io::Result<Vec<u32>> {
+    let mut found = Vec::new();
+    let mut next = Some(pid);
+    while let Some(pid) = next.filter(|pid| *pid > 1 && found.len() < ANCESTORS_MAX) {
+        found.push(pid);
+        next = identity::stat_of(pid)?.map(|stat| stat.parent);
     }
     Ok(found)
 }

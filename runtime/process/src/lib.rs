@@ -14,6 +14,7 @@
 //! inside it, [`program`] runs a command to
 //! its end; [`limited`] starts one that limits itself; [`detached`] starts a process of the agent's own that goes on without it.
 
+mod abilities;
 mod adopt;
 mod cgroup;
 mod child;
@@ -30,6 +31,7 @@ pub mod limited;
 pub mod live;
 pub mod memory;
 pub mod netns;
+pub mod open_files;
 mod oversee;
 pub mod program;
 mod reap;
@@ -67,7 +69,7 @@ use self::held::Held;
 use self::netns::TaskNetwork;
 use self::supervise::Line;
 use self::supervise::record::Records;
-use ostler_model::clock::{self, Clock};
+use ostler_model::clock::Clock;
 use ostler_model::cores::CoreSet;
 use ostler_model::ids::RunId;
 use ostler_model::limits::EXEC_SESSIONS_MAX;
@@ -81,8 +83,6 @@ pub const DRAIN_GRACE: Duration = Duration::from_secs(2);
 const LAST_OUTPUT_WAIT: Duration = Duration::from_millis(500);
 /// How long a supervisor may take to hold its task.
 const SUPERVISOR_WAIT_MAX: Duration = Duration::from_secs(10);
-/// Most bytes of the answer what isolation is possible.
-const PROBE_BYTES_MAX: u64 = 64 * 1024;
 /// How long recording an identity may take before the start is given up.
 pub const RECORD_WAIT_MAX: Duration = Duration::from_secs(30);
 /// How long the kernel may take to execute a program (a dead network file system hangs here).
@@ -459,7 +459,7 @@ impl ProcessHost {
 
     /// What isolation is possible on this node. Found out once.
     pub async fn abilities(&self) -> &Abilities {
-        self.inner.abilities.get_or_init(|| probed(self.line().cloned())).await
+        self.inner.abilities.get_or_init(|| abilities::probed(self.line().cloned())).await
     }
 
     /// Cores that tasks may have for themselves now; none where cgroups do not let the agent give any.
@@ -548,31 +548,6 @@ impl Process {
             Reach::Supervisor { .. } if self.exit.borrow().is_none() => leaf.kill(),
             Reach::Supervisor { .. } | Reach::Gone => {}
         }
-    }
-}
-
-/// Ask a process of one thread to try.
-async fn probed(line: Option<Line>) -> Abilities {
-    let Some(line) = line else {
-        return Abilities::none("this agent has no process to isolate tasks with");
-    };
-    let asked = tokio::task::spawn_blocking(move || {
-        let (answer, answer_end) = child::pipe()?;
-        line.probe(answer_end.as_fd())?;
-        std::io::Result::Ok(answer)
-    });
-    let answer = async {
-        use tokio::io::AsyncReadExt as _;
-        let answer = asked.await.map_err(std::io::Error::other)??;
-        let answer = tokio::net::unix::pipe::Receiver::from_owned_fd(answer)?;
-        let mut bytes = Vec::new();
-        answer.take(PROBE_BYTES_MAX).read_to_end(&mut bytes).await?;
-        postcard::from_bytes(&bytes).map_err(std::io::Error::other)
-    };
-    match clock::timeout(SUPERVISOR_WAIT_MAX, answer).await {
-        Some(Ok(abilities)) => abilities,
-        Some(Err(error)) => Abilities::none(&format!("it could not be found out: {error}")),
-        None => Abilities::none("it could not be found out in time"),
     }
 }
 

@@ -8,6 +8,9 @@
 //! The second way finds those whose notes are gone or were never written (supervisors of older
 //! agents). Their task can write what its environment seems to be: at worst it is taken for one of
 //! another job, which is then held back.
+//!
+//! Notes and records are copied with a data directory, supervisors are not: one that works for another
+//! directory is told as such.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -15,9 +18,10 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::identity;
+use super::open_files::{self, KnownDir};
 use super::supervise::note::Note;
 use super::supervise::record::{ExitRecordError, Records};
 use ostler_model::ids::{JobId, Namespace, RunId};
@@ -29,7 +33,7 @@ const COMM: &str = "ostler-shim";
 const ENVIRONMENT_BYTES_MAX: usize = 1 << 20;
 
 /// Where a run belongs.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct RunPlace {
     /// The allocation.
     pub alloc: ostler_model::ids::AllocId,
@@ -56,9 +60,24 @@ pub struct LiveRun {
     pub place: Option<RunPlace>,
     /// What an agent had on record of it, from its note.
     pub record: Option<serde_json::Value>,
+    /// The data directory that its supervisor works for, where that is not this one.
+    pub elsewhere: Option<PathBuf>,
 }
 
 impl LiveRun {
+    /// One that is on record, of a supervisor that works for another data directory.
+    #[must_use]
+    pub fn of_elsewhere(
+        run: String,
+        identity: ProcessIdentity,
+        place: Option<RunPlace>,
+        dir: PathBuf,
+    ) -> Option<Self> {
+        let supervisor = identity.supervisor?;
+        let run = Some(run);
+        Some(Self { supervisor, identity, run, place, record: None, elsewhere: Some(dir) })
+    }
+
     fn noted(note: Note, supervisor: SupervisorIdentity) -> Self {
         let RunNote { alloc, task, job, group, index, record } = note.about;
         Self {
@@ -67,6 +86,7 @@ impl LiveRun {
             run: Some(note.run),
             place: Some(RunPlace { alloc, task, job, group, index }),
             record: (!record.is_null()).then_some(record),
+            elsewhere: None,
         }
     }
 
@@ -105,19 +125,22 @@ pub fn find(records: &Path) -> Result<Vec<LiveRun>, ExitRecordError> {
     let failed = |source| ExitRecordError::Directory { path: records.to_owned(), source };
     let boot = identity::boot_id().map_err(failed)?;
     let opened = if records.is_dir() { Some(Records::open(records)?) } else { None };
+    let known = KnownDir::new(records);
     let mut found = BTreeMap::new();
     for note in opened.iter().flat_map(Records::notes) {
         let Some(supervisor) = note.identity.supervisor else { continue };
         if note.identity.boot_id != boot {
             continue;
         }
-        let run = LiveRun::noted(note, supervisor);
+        let mut run = LiveRun::noted(note, supervisor);
+        run.elsewhere = works_elsewhere(supervisor.pid, &known);
+        // Asked last: what was seen is then of this supervisor.
         if !run.ended() {
             found.insert(supervisor.pid, run);
         }
     }
     let named = opened.as_ref().map(task_names).unwrap_or_default();
-    for pid in supervisors(records, |pid| found.contains_key(&pid)).map_err(failed)? {
+    for pid in supervisors(&known, |pid| found.contains_key(&pid)).map_err(failed)? {
         if let Some(run) = unnoted(pid, &boot, &named) {
             found.insert(pid, run);
         }
@@ -146,30 +169,40 @@ fn task_names(records: &Records) -> BTreeMap<u32, u64> {
     tasks.collect()
 }
 
-/// Processes that are supervisors of this directory, but for those that are known.
-fn supervisors(records: &Path, known: impl Fn(u32) -> bool) -> io::Result<Vec<u32>> {
-    let path = records.canonicalize().unwrap_or_else(|_| records.to_owned());
-    let mut gone = path.clone().into_os_string();
-    gone.push(" (deleted)");
-    let gone = PathBuf::from(gone);
-    let mut found = Vec::new();
-    for entry in fs::read_dir("/proc")? {
-        let Ok(entry) = entry else { continue };
-        let pid = entry.file_name().to_str().and_then(|name| name.parse().ok());
-        let Some(pid) = pid.filter(|pid| !known(*pid)) else { continue };
-        let process = entry.path();
-        let comm = fs::read_to_string(process.join("comm")).unwrap_or_default();
-        if comm.trim_end() == COMM && holds(&process, [&path, &gone]) {
-            found.push(pid);
-        }
-    }
-    Ok(found)
+/// The data directory that a supervisor which lives works for, where that is not the one of these exit
+/// records. `None` too where it cannot be seen. Reads `/proc`; blocks.
+#[must_use]
+pub fn elsewhere(supervisor: SupervisorIdentity, records: &Path) -> Option<PathBuf> {
+    let SupervisorIdentity { pid, start_ticks } = supervisor;
+    let same = || identity::open_same(pid, start_ticks).ok().flatten();
+    let dir = works_elsewhere(pid, &KnownDir::new(records));
+    // Asked last, as above.
+    dir.filter(|_| same().is_some_and(|pidfd| !identity::has_ended(&pidfd)))
 }
 
-fn holds(process: &Path, paths: [&Path; 2]) -> bool {
-    let fds = fs::read_dir(process.join("fd")).into_iter().flatten().flatten();
-    let mut targets = fds.filter_map(|fd| fs::read_link(fd.path()).ok());
-    targets.any(|target| paths.contains(&target.as_path()))
+fn works_elsewhere(supervisor: u32, records: &KnownDir) -> Option<PathBuf> {
+    let open = open_files::of(supervisor).ok()?;
+    if open.iter().any(|open| records.is(open)) {
+        return None;
+    }
+    let other = open.iter().find(|open| records.named(&open.path))?;
+    other.path.parent().map(Path::to_owned)
+}
+
+/// Is this the name of a supervisor?
+pub(super) fn is_supervisor(pid: u32) -> bool {
+    let comm = fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
+    comm.trim_end() == COMM
+}
+
+/// Processes that are supervisors of this directory, but for those that are known.
+fn supervisors(records: &KnownDir, known: impl Fn(u32) -> bool) -> io::Result<Vec<u32>> {
+    let mut found = open_files::processes()?;
+    found.retain(|pid| {
+        let open = || open_files::of(*pid).unwrap_or_default();
+        !known(*pid) && is_supervisor(*pid) && open().iter().any(|open| records.is(open))
+    });
+    Ok(found)
 }
 
 /// A supervisor without a note.
@@ -202,6 +235,7 @@ fn unnoted(pid: u32, boot: &str, named: &BTreeMap<u32, u64>) -> Option<LiveRun> 
         run: None,
         place: task.and_then(|(task, _)| place_of(task)),
         record: None,
+        elsewhere: None,
     };
     (!run.ended()).then_some(run)
 }
@@ -218,10 +252,13 @@ fn is_copy_of(supervisor: u32, child: u32) -> bool {
 fn place_of(task: u32) -> Option<RunPlace> {
     let mut environment = fs::read(format!("/proc/{task}/environ")).ok()?;
     environment.truncate(ENVIRONMENT_BYTES_MAX);
-    let values: BTreeMap<&str, &str> = environment
-        .split(|byte| *byte == 0)
-        .filter_map(|line| std::str::from_utf8(line).ok()?.split_once('='))
-        .collect();
+    let lines = environment.split(|byte| *byte == 0);
+    place_in(lines.filter_map(|line| std::str::from_utf8(line).ok()?.split_once('=')))
+}
+
+/// Where a task of this environment belongs; of a name that is there twice, the last counts.
+pub fn place_in<'a>(variables: impl Iterator<Item = (&'a str, &'a str)>) -> Option<RunPlace> {
+    let values: BTreeMap<&str, &str> = variables.collect();
     let value = |name: &str| values.get(name).copied();
     let namespace = value("NOMAD_NAMESPACE").and_then(|name| Namespace::new(name).ok());
     let namespace = namespace.unwrap_or_default();

@@ -4,6 +4,8 @@
 //! supervisor ended ── record ───────────────────────────────────────► its exit
 //!                 └── none ─► what it left is killed until it is gone ─► an exit with an error text
 //! task ended, supervisor there ── it cannot write its record and keeps it ─► read from there
+//!                              ├── something the task started is left ─────► waited for
+//!                              └── nothing is, for long: it hangs ─────────► killed
 //! ```
 
 use std::sync::Arc;
@@ -132,12 +134,30 @@ async fn until_over(run: &RunId, process: &Arc<Process>) -> Option<ExitRecord> {
             tracing::warn!(%run, "a supervisor cannot write the exit of its task and keeps it; look at the data directory's disk");
             return Some(record);
         }
-        if watch.elapsed() > KILL_GRACE && !std::mem::replace(&mut said, true) {
-            let left = left_of(run, process, Certainty::Now).await.unwrap_or_default();
-            let left: Vec<String> = left.iter().map(ToString::to_string).collect();
-            tracing::warn!(%run, left = left.join(", "), "a task has ended, what it started has not; it is over when that is");
+        if watch.elapsed() <= KILL_GRACE {
+            continue;
+        }
+        match left_of(run, process, Certainty::Now).await {
+            // Nothing is left that it could wait for.
+            Ok(left) if left.is_empty() && !waits_in_kernel(process) => {
+                tracing::warn!(%run, "a supervisor does not end after its task and is killed: it hangs");
+                process.dismiss();
+            }
+            left if !std::mem::replace(&mut said, true) => {
+                let left: Vec<String> =
+                    left.unwrap_or_default().iter().map(ToString::to_string).collect();
+                tracing::warn!(%run, left = left.join(", "), "a task has ended, what it started has not; it is over when that is");
+            }
+            _ => {}
         }
     }
+}
+
+/// Is the supervisor in uninterruptible sleep? Then it writes to a disk that does not answer now.
+fn waits_in_kernel(process: &Process) -> bool {
+    let stat =
+        process.identity.supervisor.and_then(|who| identity::stat_of(who.pid).ok().flatten());
+    stat.is_some_and(|stat| stat.state == b'D')
 }
 
 /// Wait until the task below a supervisor has ended; at once when it had before.

@@ -23,7 +23,7 @@ use super::supervise::{self, END_BYTES, EnterEnds, EnterOrder};
 use super::{EXEC_WAIT_MAX, Process, ProcessHost, Reach, child, identity, lock, user};
 use ostler_model::clock;
 use ostler_model::ids::RunId;
-use ostler_model::limits::{EXEC_ARGUMENTS_MAX, EXEC_TEXT_BYTES_MAX, KILL_GRACE};
+use ostler_model::limits::{EXEC_ARGUMENTS_MAX, EXEC_TEXT_BYTES_MAX, KILL_GRACE, ZYGOTE_TRIES_MAX};
 use ostler_model::session::{ExecPlan, ExecSession, Resize, TerminalSize};
 
 fn no_session(reason: impl Into<String>) -> ProcessError {
@@ -59,10 +59,23 @@ impl ProcessHost {
         let program = plan.argv.first().cloned().unwrap_or_default();
         let (name, cwd) = (program.clone(), plan.cwd.clone().unwrap_or_default());
         let entered = Arc::clone(&process);
-        let posted = tokio::task::spawn_blocking(move || post(&line, &entered, &plan, terminal));
-        let Posted { mut status, control, ends } =
-            posted.await.unwrap_or(Err(ProcessError::Stopped))?;
-        match clock::timeout(EXEC_WAIT_MAX, held::read_report(&mut status)).await {
+        let plan = Arc::new(plan);
+        let mut tries = 1;
+        let (report, control, ends) = loop {
+            let (asking, entered, plan) = (line.clone(), Arc::clone(&entered), Arc::clone(&plan));
+            let posted =
+                tokio::task::spawn_blocking(move || post(&asking, &entered, &plan, terminal));
+            let Posted { mut status, control, ends } =
+                posted.await.unwrap_or(Err(ProcessError::Stopped))?;
+            let report = clock::timeout(EXEC_WAIT_MAX, held::read_report(&mut status));
+            match line.watched(report).await {
+                Some(report) => break (report, control, ends),
+                // The process that begins commands hung and was replaced.
+                None if tries < ZYGOTE_TRIES_MAX => tries += 1,
+                None => return Err(no_session("the process that begins commands hangs")),
+            }
+        };
+        match report {
             Some(Ok(None)) => {}
             Some(Ok(Some(report))) => {
                 let looked_for = "the PATH of the task".to_owned();

@@ -29,7 +29,7 @@ use super::{
 use ostler_logs::pump::pump;
 use ostler_model::clock;
 use ostler_model::ids::RunId;
-use ostler_model::limits::TASK_PROCESSES_MAX;
+use ostler_model::limits::{TASK_PROCESSES_MAX, ZYGOTE_TRIES_MAX};
 use ostler_model::ports::{ByteSink, ProcessIdentity, SinkFiles, SupervisorIdentity};
 use ostler_model::task::RawExit;
 
@@ -293,11 +293,11 @@ impl Ordered {
         how(line, &self.order, &OrderEnds { go, status, answer, dirs })
     }
 
-    /// Shim and task, held. A zygote that dies over it is replaced, once.
+    /// Shim and task, held. A zygote that dies or hangs over it is replaced.
     async fn ask(self, line: &Line) -> Result<(Who, Who), ProcessError> {
         let ordered = Arc::new(self);
         let _turn = line.turn().await.ok_or(ProcessError::Stopped)?;
-        for _ in 0..2 {
+        for _ in 0..ZYGOTE_TRIES_MAX {
             let (answer, answer_shim) = piped()?;
             let mut answer = receiver(answer)?;
             if ordered.send(line, &answer_shim, Line::try_send).unwrap_or(false) {
@@ -312,7 +312,10 @@ impl Ordered {
                     .map_err(|source| ProcessError::system("asking for a supervisor", source))?;
             }
             let mut bytes = [0; Answer::BYTES];
-            match clock::timeout(SUPERVISOR_WAIT_MAX, answer.read_exact(&mut bytes)).await {
+            let answered = clock::timeout(SUPERVISOR_WAIT_MAX, answer.read_exact(&mut bytes));
+            // One that hangs is replaced: what it was sent is given up.
+            let Some(answered) = line.watched(answered).await else { continue };
+            match answered {
                 None => return Err(ProcessError::Supervisor { reason: "did not answer in time" }),
                 Some(Err(error)) => {
                     tracing::warn!(%error, "a supervisor was killed before it answered");

@@ -14,7 +14,7 @@
 //! ```
 //! - The zygote is small, so a fork of it costs little, and all shims share its relocated pages.
 //!   It ends when the agent's end of its socket closes; its shims go on. A dead one is replaced
-//!   at the next start.
+//!   at the next start, and so is one that hangs ([`line`]).
 //! - A shim that holds a task it was not told to let go kills it when the agent is gone, and its
 //!   record says that the task was never released.
 //! - The agent signals the shim, by a pidfd that was checked against the recorded start time, and
@@ -70,6 +70,8 @@ const ORDER: u8 = 1;
 const PROBE: u8 = 2;
 /// The same of a command inside a task.
 const ENTER: u8 = 3;
+/// The same of a question that the zygote answers itself, with one byte: does it answer?
+const PING: u8 = 4;
 /// Descriptors of a message. Of an order: order, go, status, answer, records, and a directory for each
 /// stream; of a command: order, the task's order, the task, its three ends, control, status.
 const ORDER_FDS_MAX: usize = 8;
@@ -221,8 +223,8 @@ struct QueuedSignal {
     _rest: [u8; 96],
 }
 
-/// Tell the shim behind `pidfd` to signal its task. The kernel checks that we may (same user, or
-/// root); it fails with `SRCH` when the shim is gone, with `AGAIN` when too many are queued.
+/// Tell the shim behind `pidfd` to signal its task; a stopped shim is woken. The kernel checks that we may (same
+/// user, or root); it fails with `SRCH` when the shim is gone, with `AGAIN` when too many are queued.
 pub(super) fn ask(pidfd: BorrowedFd<'_>, signal: Signal) -> Result<(), Errno> {
     let info = QueuedSignal {
         signo: SIGNAL,
@@ -245,16 +247,19 @@ pub(super) fn ask(pidfd: BorrowedFd<'_>, signal: Signal) -> Result<(), Errno> {
             0_u32,
         )
     };
-    if sent == 0 { Ok(()) } else { Err(last_errno()) }
+    if sent != 0 {
+        return Err(last_errno());
+    }
+    // One that was stopped takes it when it goes on.
+    let _gone = rustix::process::pidfd_send_signal(pidfd, Signal::CONT);
+    Ok(())
 }
 
-/// Tell the shim behind `pidfd` to end its task and everything of it. A stopped shim is woken; one
-/// that cannot be told is killed, and its task with it.
+/// Tell the shim behind `pidfd` to end its task and everything of it. One that cannot be told is killed, and
+/// its task with it.
 pub(super) fn ask_to_kill(pidfd: BorrowedFd<'_>) -> Result<(), Errno> {
-    let asked = ask(pidfd, Signal::KILL);
-    let sent = match asked {
-        Ok(()) => rustix::process::pidfd_send_signal(pidfd, Signal::CONT),
-        Err(Errno::SRCH) => return Ok(()),
+    let sent = match ask(pidfd, Signal::KILL) {
+        Ok(()) | Err(Errno::SRCH) => return Ok(()),
         Err(_) => rustix::process::pidfd_send_signal(pidfd, Signal::KILL),
     };
     match sent {

@@ -124,6 +124,12 @@ impl Workloads for HostWorkloads {
         Box::pin(async move {
             let mut gone = true;
             for identity in identities {
+                // Of a directory that this one is a copy of: nothing of this agent.
+                if self.processes.works_elsewhere(identity) {
+                    let pid = identity.pid;
+                    tracing::warn!(%run, pid, "a process of another data directory is left alone");
+                    continue;
+                }
                 let ending = identity::end_leftover(run.clone(), identity.clone(), KILL_GRACE);
                 if let Err(error) = ending.await {
                     let pid = identity.pid;

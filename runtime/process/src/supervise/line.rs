@@ -1,4 +1,9 @@
 //! The agent's side: keeps a zygote, and sends it orders.
+//!
+//! ```text
+//! order ─► no answer for a while ─► ping ── answered ─► what it forked takes its time: waited for
+//!                                      └── not ─► it hangs: killed and replaced, the order is sent anew
+//! ```
 
 use std::fs::File;
 use std::io::{self, IoSlice};
@@ -7,7 +12,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::FileExt as _;
 use std::path::PathBuf;
 use std::process::{Child, Stdio};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use rustix::fs::{MemfdFlags, memfd_create};
@@ -16,11 +21,15 @@ use rustix::net::{
     AddressFamily, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketFlags, SocketType,
     sendmsg, socketpair,
 };
+use tokio::io::AsyncReadExt as _;
+use tokio::net::unix::pipe;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-use super::super::descriptors;
+use super::super::{child, descriptors};
 use super::record::Records;
-use super::{ENTER, EnterOrder, ORDER, ORDER_FDS_MAX, ORDER_NAME, Order, PROBE};
+use super::{ENTER, EnterOrder, ORDER, ORDER_FDS_MAX, ORDER_NAME, Order, PING, PROBE};
+use ostler_model::clock;
+use ostler_model::limits::{ZYGOTE_ANSWER_WALL_MAX, ZYGOTE_DOUBT_AFTER};
 
 /// First argument by which this program becomes a zygote.
 const ARGUMENT: &str = "__supervise";
@@ -41,6 +50,9 @@ struct Inner {
     program: PathBuf,
     records: Records,
     zygote: Mutex<Option<Zygote>>,
+    /// Tasks of this agent end with their zygote: one that hangs is kept until the agent ends.
+    hung: Mutex<Vec<Zygote>>,
+    ends_tasks: bool,
     unanswered: Arc<Semaphore>,
 }
 
@@ -72,15 +84,107 @@ impl Line {
     /// Start the zygote. `program` becomes one when its first argument is `__supervise`.
     pub fn new(program: PathBuf, records: Records) -> io::Result<Self> {
         let zygote = Mutex::new(Some(Zygote::start(&program)?));
-        let unanswered = Arc::new(Semaphore::new(UNANSWERED_MAX));
-        Ok(Self { inner: Arc::new(Inner { program, records, zygote, unanswered }) })
+        Ok(Self::with(program, records, zygote, false))
     }
 
-    /// The same, which starts a zygote when one is needed.
+    /// The same, which starts a zygote when one is needed, and whose tasks end with it.
     pub fn lazy(program: PathBuf, records: Records) -> Self {
+        Self::with(program, records, Mutex::new(None), true)
+    }
+
+    fn with(
+        program: PathBuf,
+        records: Records,
+        zygote: Mutex<Option<Zygote>>,
+        ends_tasks: bool,
+    ) -> Self {
         let unanswered = Arc::new(Semaphore::new(UNANSWERED_MAX));
-        let zygote = Mutex::new(None);
-        Self { inner: Arc::new(Inner { program, records, zygote, unanswered }) }
+        let hung = Mutex::default();
+        let inner = Inner { program, records, zygote, hung, ends_tasks, unanswered };
+        Self { inner: Arc::new(inner) }
+    }
+
+    /// Wait for what the zygote, or what it forks, is to say. `None`: it hangs and was replaced, and what it
+    /// was sent is to be sent anew.
+    pub async fn watched<T>(&self, answer: impl Future<Output = T>) -> Option<T> {
+        let mut answer = std::pin::pin!(answer);
+        if let Some(answer) = clock::timeout(ZYGOTE_DOUBT_AFTER, &mut answer).await {
+            return Some(answer);
+        }
+        let answers = async {
+            let pid = self.pid()?;
+            (!self.answers().await).then_some(pid)
+        };
+        tokio::select! {
+            answer = &mut answer => return Some(answer),
+            hung = answers => match hung {
+                Some(pid) => self.replace(pid).await,
+                None => return Some(answer.await),
+            },
+        }
+        None
+    }
+
+    fn zygote(&self) -> MutexGuard<'_, Option<Zygote>> {
+        self.inner.zygote.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Pid of the present zygote; `None` too while somebody else waits for it.
+    fn pid(&self) -> Option<u32> {
+        let zygote = self.inner.zygote.try_lock().ok()?;
+        zygote.as_ref().map(|zygote| zygote.child.id())
+    }
+
+    /// Does the zygote answer? One that is gone, or cannot be asked now, is not told to hang.
+    async fn answers(&self) -> bool {
+        let Ok((answer, end)) = child::pipe() else { return true };
+        let Ok(mut answer) = pipe::Receiver::from_owned_fd(answer) else { return true };
+        let pinged = self.ping(end.as_fd());
+        drop(end);
+        let mut byte = [0; 1];
+        match pinged {
+            Pinged::Gone => true,
+            Pinged::Sent => {
+                clock::timeout(ZYGOTE_ANSWER_WALL_MAX, answer.read(&mut byte)).await.is_some()
+            }
+            // It has read nothing for as long as its socket is full of what it was sent.
+            Pinged::Full => {
+                clock::sleep(ZYGOTE_ANSWER_WALL_MAX).await;
+                let Ok((_answer, end)) = child::pipe() else { return true };
+                !matches!(self.ping(end.as_fd()), Pinged::Full)
+            }
+        }
+    }
+
+    fn ping(&self, answer: BorrowedFd<'_>) -> Pinged {
+        let Ok(zygote) = self.inner.zygote.try_lock() else { return Pinged::Gone };
+        let sent = zygote.as_ref().map(|zygote| zygote.send(PING, &[answer], SendFlags::DONTWAIT));
+        match sent {
+            Some(Ok(())) => Pinged::Sent,
+            Some(Err(error)) if error.kind() == io::ErrorKind::WouldBlock => Pinged::Full,
+            Some(Err(_)) | None => Pinged::Gone,
+        }
+    }
+
+    /// Kill the zygote of this pid, which hangs; the next order starts another.
+    async fn replace(&self, pid: u32) {
+        let line = self.clone();
+        let replaced = tokio::task::spawn_blocking(move || {
+            let mut zygote = line.zygote();
+            let Some(hung) = zygote.take_if(|zygote| zygote.child.id() == pid) else { return };
+            drop(zygote);
+            tracing::warn!(
+                pid,
+                "the process that starts native tasks does not answer and is replaced"
+            );
+            if line.inner.ends_tasks {
+                let mut kept = line.inner.hung.lock().unwrap_or_else(PoisonError::into_inner);
+                kept.push(hung);
+            }
+        });
+        if let Err(error) = replaced.await {
+            tracing::error!(pid, %error, "the process that starts native tasks was not replaced");
+        }
     }
 
     /// Ask what isolation is possible; the answer comes by the pipe. May wait for the zygote: call
@@ -130,10 +234,17 @@ impl Line {
     }
 
     fn send_message(&self, what: u8, fds: &[BorrowedFd<'_>]) -> io::Result<()> {
-        let mut zygote = self.inner.zygote.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut zygote = self.zygote();
         if let Some(zygote) = &*zygote {
             match zygote.send(what, fds, SendFlags::empty()) {
                 Ok(()) => return Ok(()),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    let pid = zygote.child.id();
+                    tracing::warn!(
+                        pid,
+                        "the process that starts native tasks takes no orders and is replaced"
+                    );
+                }
                 Err(error) => {
                     tracing::warn!(%error, "the process that starts native tasks is gone, starting another");
                 }
@@ -151,6 +262,16 @@ impl Line {
         fds.extend(&ends.dirs);
         fds
     }
+}
+
+/// What became of a question whether the zygote answers.
+enum Pinged {
+    /// It is on its way.
+    Sent,
+    /// There is no room for it.
+    Full,
+    /// There is no zygote now, or somebody else waits for it.
+    Gone,
 }
 
 /// An order as a file that its receiver reads, however long it is.

@@ -13,6 +13,7 @@
 //! until it can be written or an agent has read it. Not synced: a crash of the machine ends the task
 //! as well.
 
+use std::collections::{HashMap, HashSet};
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -186,6 +187,11 @@ impl Records {
         Ok(Self { path: path.to_owned(), dir: Arc::new(dir) })
     }
 
+    /// Its path.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
     /// The directory.
     pub(super) fn dir(&self) -> BorrowedFd<'_> {
         self.dir.as_fd()
@@ -237,8 +243,7 @@ impl Records {
     /// # Errors
     /// When the directory cannot be read.
     pub fn sweep(&self, known: &[RunId], live: &[(u32, u64)]) -> Result<usize, ExitRecordError> {
-        let known: std::collections::HashSet<_> =
-            known.iter().map(|run| hash(run.as_str())).collect();
+        let known: HashSet<_> = known.iter().map(|run| hash(run.as_str())).collect();
         let mut removed = 0;
         for name in self.names()? {
             if let Some((run, _)) = name.split_once('.')
@@ -246,6 +251,32 @@ impl Records {
                 && !live.iter().any(|(pid, ticks)| is_of(&name, *pid, *ticks))
             {
                 self.unlink(&name);
+                removed += 1;
+            }
+        }
+        Ok(removed)
+    }
+
+    /// Remove the records of these runs that say that a process was never let go: nobody asks for them. How
+    /// many.
+    ///
+    /// # Errors
+    /// When the directory cannot be read.
+    pub fn remove_unreleased(&self, runs: &[RunId]) -> Result<usize, ExitRecordError> {
+        let known: HashMap<_, _> = runs.iter().map(|run| (hash(run.as_str()), run)).collect();
+        let mut removed = 0;
+        for name in self.names()? {
+            let Some((of_run, process)) = name.split_once('.') else { continue };
+            // What is not whole yet, or no record, has a further ending.
+            let (pid, ticks) = process.split_once('-').unwrap_or_default();
+            let (Some(run), Ok(pid), Ok(ticks)) = (known.get(of_run), pid.parse(), ticks.parse())
+            else {
+                continue;
+            };
+            if let Ok(Some(record)) = self.read(run, pid, ticks)
+                && !record.released
+            {
+                self.remove(run, pid, ticks);
                 removed += 1;
             }
         }
@@ -460,6 +491,21 @@ mod tests {
         let left = [0, 1, 2, 3].map(|number| records.read(&run(number), 5, 9).unwrap().is_some());
         assert_eq!(left, [false, true, false, true]);
         assert_eq!(records.sweep(&[run(1), run(3)], &[]).unwrap(), 0);
+    }
+
+    #[test]
+    fn what_was_never_let_go_leaves_no_record_and_what_ran_keeps_its_own() {
+        let dir = tempfile::tempdir().unwrap();
+        let records = records(dir.path());
+        let held = |number| ExitRecord { released: false, ..ended(&run(number), 0) };
+        put(&records, &run(1), 5, &held(1));
+        put(&records, &run(2), 5, &held(2));
+        put(&records, &run(3), 5, &ended(&run(3), 0));
+        drop(Room::keep(records.dir().try_clone_to_owned().unwrap(), name(run(1).as_str(), 6, 9)));
+        assert_eq!(records.remove_unreleased(&[run(1), run(3)]).unwrap(), 1);
+        let left = [1, 2, 3].map(|number| records.read(&run(number), 5, 9).unwrap().is_some());
+        assert_eq!(left, [false, true, true]);
+        assert_eq!(records.names().unwrap().len(), 3, "and the room of one that lives");
     }
 
     #[test]

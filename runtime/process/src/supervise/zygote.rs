@@ -10,7 +10,7 @@ use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SocketType, recvmsg, sockopt,
 };
 
-use super::{Answer, ENTER, ORDER, ORDER_FDS_MAX, PROBE, ShimStep, entrant, shim};
+use super::{Answer, ENTER, ORDER, ORDER_FDS_MAX, PING, PROBE, ShimStep, entrant, shim};
 use crate::child;
 use crate::isolate::probe;
 
@@ -33,6 +33,9 @@ pub fn main() -> ExitCode {
             Ok(Some((ORDER, fds))) => serve(&socket, fds),
             Ok(Some((PROBE, fds))) => answer_probe(&socket, fds),
             Ok(Some((ENTER, fds))) => enter(&socket, fds),
+            Ok(Some((PING, fds))) => {
+                let _gone = fds.first().map(|answer| rustix::io::write(answer, &[PING]));
+            }
             Ok(_) => {}
             // The agent is gone.
             Err(_) => return ExitCode::SUCCESS,

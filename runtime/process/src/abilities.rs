@@ -1,0 +1,46 @@
+//! What isolation is possible on this node, found out by a process of one thread that tries.
+
+use std::os::fd::AsFd as _;
+
+use tokio::io::AsyncReadExt as _;
+
+use super::isolate::Abilities;
+use super::supervise::Line;
+use super::{SUPERVISOR_WAIT_MAX, child};
+use ostler_model::clock;
+use ostler_model::limits::ZYGOTE_TRIES_MAX;
+
+/// Most bytes of the answer what isolation is possible.
+const PROBE_BYTES_MAX: u64 = 64 * 1024;
+
+/// Ask a process of one thread to try.
+pub(super) async fn probed(line: Option<Line>) -> Abilities {
+    let Some(line) = line else {
+        return Abilities::none("this agent has no process to isolate tasks with");
+    };
+    for _ in 0..ZYGOTE_TRIES_MAX {
+        let asking = line.clone();
+        let asked = tokio::task::spawn_blocking(move || {
+            let (answer, answer_end) = child::pipe()?;
+            asking.probe(answer_end.as_fd())?;
+            std::io::Result::Ok(answer)
+        });
+        let answer = async {
+            let answer = asked.await.map_err(std::io::Error::other)??;
+            let answer = tokio::net::unix::pipe::Receiver::from_owned_fd(answer)?;
+            let mut bytes = Vec::new();
+            answer.take(PROBE_BYTES_MAX).read_to_end(&mut bytes).await?;
+            postcard::from_bytes(&bytes).map_err(std::io::Error::other)
+        };
+        match line.watched(clock::timeout(SUPERVISOR_WAIT_MAX, answer)).await {
+            Some(Some(Ok(abilities))) => return abilities,
+            Some(Some(Err(error))) => {
+                return Abilities::none(&format!("it could not be found out: {error}"));
+            }
+            Some(None) => break,
+            // One that hangs was replaced.
+            None => {}
+        }
+    }
+    Abilities::none("it could not be found out in time")
+}
