@@ -205,8 +205,8 @@ async fn living(
         clock: clock.clone(),
         rng: rng.clone(),
     };
-    let (workers, notices) = WorkerTasks::open(workers).await.map_err(AgentError::Workers)?;
-    let services =
-        HostServices { sandbox, processes, wasm_tasks: Arc::new(workers), clock, rng, control };
-    Ok((services, notices))
+    let opened = WorkerTasks::open(workers).await.map_err(AgentError::Workers)?;
+    let wasm_tasks = Arc::new(opened.tasks);
+    let services = HostServices { sandbox, processes, wasm_tasks, clock, rng, control };
+    Ok((services, opened.notices))
 }

@@ -16,6 +16,7 @@ use ostler_model::clock::{self, Stopwatch};
 use ostler_model::limits::{DATA_DIR_LOCK_POLL, DATA_DIR_LOCK_WALL_MAX};
 use ostler_model::time::Timestamp;
 use ostler_state::{Age, DataDirLock, LockError, OpenReport, StateStore, durable};
+use ostler_worker::FoundTasks;
 
 /// Claim the directory.
 pub(super) async fn claim(data_dir: &Path) -> Result<DataDirLock, LockError> {
@@ -94,12 +95,13 @@ pub(super) async fn open_state(
 pub(super) async fn live_runs(
     data_dir: &Path,
     mut found: Recorded,
+    workers: FoundTasks,
     lacks: bool,
     now: Timestamp,
 ) -> Result<(LiveRuns, Recorded), AgentError> {
     let dir = data_dir.to_owned();
     let looked = tokio::task::spawn_blocking(move || {
-        LiveRuns::find(&dir, &mut found, lacks, now).map(|live| (live, found))
+        LiveRuns::find(&dir, &mut found, workers, lacks, now).map(|live| (live, found))
     });
     let looked = looked.await.map_err(|_| AgentError::GivenUp("looking for runs that live"))?;
     looked.map_err(AgentError::Processes)

@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use ostler_model::limits::AGENT_OPEN_FILES_MIN;
 use ostler_node::NodeIdError;
 use ostler_plugin::PluginError;
 use ostler_sandbox::{CallError, SandboxError};
@@ -21,6 +22,15 @@ pub enum AgentError {
         /// What the kernel said.
         #[source]
         source: std::io::Error,
+    },
+    /// It may have too few files open.
+    #[error(
+        "this process may have only {limit} files open, and an agent needs {AGENT_OPEN_FILES_MIN}; raise the limit \
+         (`ulimit -n` in the shell that starts it, LimitNOFILE in its unit)"
+    )]
+    FewFiles {
+        /// How many.
+        limit: u64,
     },
     /// It, or a directory that it is to be in, is a file.
     #[error(

@@ -92,6 +92,9 @@ pub enum InspectError {
     /// What lives cannot be looked at.
     #[error("cannot look for runs that live")]
     Runs(#[source] ExitRecordError),
+    /// Neither can what lives in workers.
+    #[error("cannot look for WASM tasks that live")]
+    Workers(#[source] std::io::Error),
     /// A run was not ended.
     #[error(transparent)]
     EndRun(#[from] EndRunError),

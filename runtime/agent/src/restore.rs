@@ -9,9 +9,14 @@
 //! An embedded agent restores nothing: it lets the kept allocations be, counts what they hold as
 //! assigned, and ends the others.
 
+use std::collections::BTreeSet;
+use std::time::Duration;
+
 use super::AgentHandle;
 use ostler_control::recorded::Recorded;
+use ostler_model::clock;
 use ostler_model::ids::RunId;
+use ostler_model::limits::UNRELEASED_RECORDS_AFTER;
 use ostler_state::StateError;
 
 /// What an earlier agent left, and whose exit records are of interest.
@@ -20,6 +25,8 @@ pub(super) struct Left {
     /// Exit records of runs that are not here belong to nobody, but for those of these processes
     /// (pid, start time). Absent: any may be of interest.
     pub(super) sweep: Option<Vec<(u32, u64)>>,
+    /// Runs of WASM tasks that live: those of them that are not on record are held back.
+    pub(super) wasm_runs: BTreeSet<RunId>,
 }
 
 impl AgentHandle {
@@ -29,22 +36,51 @@ impl AgentHandle {
     /// # Errors
     /// When records cannot be queued.
     pub(super) async fn restore(&self, left: Left) -> Result<(), StateError> {
-        let Left { records, sweep } = left;
+        let Left { records, sweep, wasm_runs } = left;
         let own = self.0.mode.serves();
         self.follow_events();
-        if own {
-            let known = records.runs().into_iter().collect();
+        if own && sweep.is_some() {
+            let known = records.runs().into_iter().chain(wasm_runs).collect();
             let unknown = self.0.services.wasm_tasks.sweep(&known);
             if unknown > 0 {
-                tracing::warn!(unknown, "ended WASM tasks of runs that are not on record");
+                tracing::info!(
+                    unknown,
+                    "ends of WASM tasks whose runs are not on record are forgotten"
+                );
             }
         }
         // Before anything starts: the exit record of a new run must not be swept.
         if let Some(live) = sweep.filter(|_| own) {
             self.sweep_exits(records.runs(), live).await;
         }
+        if own {
+            self.forget_unreleased(records.intents());
+        }
         let (restored, owners) = records.into_restored(own);
         self.0.control.restore(restored, owners).await
+    }
+
+    /// The exit records of what an earlier agent held when it was killed go: those that are there, and those of
+    /// supervisors that are about to end.
+    fn forget_unreleased(&self, runs: Vec<RunId>) {
+        if runs.is_empty() {
+            return;
+        }
+        let (processes, ended) = (self.0.services.processes.clone(), self.0.ended.clone());
+        self.beside(async move {
+            for pause in [Duration::ZERO, UNRELEASED_RECORDS_AFTER] {
+                tokio::select! {
+                    () = ended.cancelled() => return,
+                    () = clock::sleep(pause) => {}
+                }
+                let (processes, runs) = (processes.clone(), runs.clone());
+                let removed =
+                    tokio::task::spawn_blocking(move || processes.forget_unreleased(&runs));
+                if let Ok(Err(error)) = removed.await {
+                    tracing::warn!(%error, "exit records of what was never let go stay");
+                }
+            }
+        });
     }
 
     /// Remove the exit records of runs that nobody knows.

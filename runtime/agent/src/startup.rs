@@ -39,7 +39,9 @@ use ostler_model::attribute::Scalar;
 use ostler_model::clock;
 use ostler_model::config::{ClientConfig, GcConfig};
 use ostler_model::ids::{AllocId, RunId};
-use ostler_model::limits::{HEAP_LOOK_INTERVAL, KILL_GRACE, KILL_TIMEOUT_MAX};
+use ostler_model::limits::{
+    AGENT_OPEN_FILES_MIN, HEAP_LOOK_INTERVAL, KILL_GRACE, KILL_TIMEOUT_MAX,
+};
 use ostler_model::network::Networks;
 use ostler_model::ports::{BoxFuture, ProcessIdentity, Workloads};
 use ostler_network::AllocNetworks;
@@ -50,10 +52,12 @@ use ostler_plugin::drivers::manager::DriverManager;
 use ostler_plugin::host::wasm_task::{WasmTaskHost, WasmTasks};
 use ostler_plugin::host::{HostServices, HostWorkloads};
 use ostler_process::memory::HeapTrimmer;
-use ostler_process::{ProcessHost, ProcessOptions, Supervision, descriptors, identity, memory};
+use ostler_process::{
+    ProcessHost, ProcessOptions, Supervision, descriptors, identity, live, memory,
+};
 use ostler_recording::{RecordCalls, RecordingStore};
 use ostler_sandbox::{EngineKind, Sandbox, SandboxConfig};
-use ostler_worker::{WorkerOptions, WorkerTasks};
+use ostler_worker::{FoundTasks, Opened, WorkerOptions, WorkerTasks};
 
 /// How long what earlier agents left waits for plugins before it is restored without them: those whose
 /// code was compiled before are there by then, and the others must not keep jobs from being seen.
@@ -77,6 +81,9 @@ pub(super) async fn begin(options: AgentOptions, open: OpenState) -> Result<Begu
     let (data_dir, closed) = data_dir::prepare(&options.data_dir)?;
     notices.extend(closed);
     let embedded = !options.mode.serves();
+    if !embedded {
+        raise_files()?;
+    }
     let mut lock = data_dir::claim(&data_dir).await?;
     if !embedded {
         lock.serves()?;
@@ -91,10 +98,13 @@ pub(super) async fn begin(options: AgentOptions, open: OpenState) -> Result<Begu
     let (state, view, sandbox) = (state?, node?, sandbox?);
     let mut found = Recorded::read(&state)?;
     notices.extend(found.take_notices());
+    let end_process = end_process(&data_dir);
     notices.extend(found.clear(&state, embedded, options.clock.now(), &end_process).await?);
+    let (services, workers) = host_services(&options, &data_dir, sandbox, &mut notices).await?;
     // Before anything is removed or started.
     let lacks = state.opened().lacks();
-    let (live, mut found) = live_runs(&data_dir, found, lacks, options.clock.now()).await?;
+    let (live, mut found) =
+        live_runs(&data_dir, found, workers, lacks, options.clock.now()).await?;
     notices.extend(behind(state.opened(), &data_dir));
     notices.extend(live.notices(&data_dir));
 
@@ -109,10 +119,10 @@ pub(super) async fn begin(options: AgentOptions, open: OpenState) -> Result<Begu
         }
     }
     let sweep = (!lacks && !live.nameless()).then(|| live.processes().to_vec());
+    let wasm_runs = live.wasm_runs().clone();
     let unowned = unowned_dirs(&data_dir, &found, &live, &state).await?;
     let node = Node::new(view);
     let board = catalogue::Board::new(node.clone());
-    let services = host_services(&options, &data_dir, sandbox, &mut notices).await?;
     let cores = node_cores(&services.processes);
     node.update(|view| view.set_cores(cores));
     let workloads: Arc<dyn Workloads> = Arc::new(HostWorkloads {
@@ -215,7 +225,7 @@ pub(super) async fn begin(options: AgentOptions, open: OpenState) -> Result<Begu
     }));
     let removal = unowned.remove(agent.0.ended.clone());
     *agent.0.unowned.lock().unwrap_or_else(PoisonError::into_inner) = removal;
-    let left = Left { records: found, sweep };
+    let left = Left { records: found, sweep, wasm_runs };
     let networks = (networks, old_networks);
     Ok(Begun { agent, config: options.config, left, networks, notices })
 }
@@ -319,6 +329,19 @@ pub(super) fn policy(config: GcConfig) -> GcPolicy {
     }
 }
 
+/// As many files as may be open. An agent that has too few for itself says so and does not start: its API
+/// would take no connection, and what it looks at it could not see.
+fn raise_files() -> Result<(), AgentError> {
+    match descriptors::raise() {
+        Ok(Some(limit)) if limit < AGENT_OPEN_FILES_MIN => Err(AgentError::FewFiles { limit }),
+        Ok(_) => Ok(()),
+        Err(error) => {
+            tracing::warn!(%error, "the limit of open files could not be raised: fewer tasks fit");
+            Ok(())
+        }
+    }
+}
+
 /// Keep what is known of the machine fresh until the agent ends.
 fn refresh_node(agent: &AgentHandle, client: ClientConfig) {
     let dir = agent.0.data_dir.clone();
@@ -355,13 +378,24 @@ async fn trim_heap(ended: CancellationToken) {
     }
 }
 
-/// End a process of an agent that crashed. Whether it lived.
-fn end_process(run: RunId, identity: ProcessIdentity) -> BoxFuture<'static, io::Result<bool>> {
-    let alive = identity::is_alive(&identity);
-    Box::pin(async move {
-        identity::end_leftover(run, identity, KILL_GRACE).await?;
-        Ok(alive)
-    })
+/// Ends a process of an agent that crashed. Whether it lived. That of another data directory, of which this
+/// one is a copy, is nothing of this agent.
+fn end_process(
+    data_dir: &Path,
+) -> impl Fn(RunId, ProcessIdentity) -> BoxFuture<'static, io::Result<bool>> + Send + Sync + 'static
+{
+    let exits = data_dir.join("exits");
+    move |run, identity| {
+        let elsewhere =
+            identity.supervisor.is_some_and(|who| live::elsewhere(who, &exits).is_some());
+        let alive = identity::is_alive(&identity) && !elsewhere;
+        Box::pin(async move {
+            if !elsewhere {
+                identity::end_leftover(run, identity, KILL_GRACE).await?;
+            }
+            Ok(alive)
+        })
+    }
 }
 
 async fn node_view(options: &AgentOptions, data_dir: &Path) -> Result<NodeView, AgentError> {
@@ -409,7 +443,7 @@ async fn host_services(
     data_dir: &Path,
     sandbox: Arc<Sandbox>,
     notices: &mut Vec<String>,
-) -> Result<HostServices, AgentError> {
+) -> Result<(HostServices, FoundTasks), AgentError> {
     for kind in [EngineKind::Plugin, EngineKind::Task] {
         let pool = sandbox.pool(kind);
         if pool.lowered.is_some() {
@@ -417,11 +451,6 @@ async fn host_services(
         }
     }
     let control = tokio::runtime::Handle::current();
-    if options.mode.serves()
-        && let Err(error) = descriptors::raise()
-    {
-        tracing::warn!(%error, "the limit of open files could not be raised: fewer tasks fit");
-    }
     if options.mode.serves() {
         ostler_process::make_room();
     }
@@ -451,7 +480,8 @@ async fn host_services(
         clock: clock.clone(),
         rng: rng.clone(),
     };
-    let (workers, said) = WorkerTasks::open(workers).await.map_err(AgentError::Workers)?;
+    let opened = WorkerTasks::open(workers).await.map_err(AgentError::Workers)?;
+    let Opened { tasks: workers, found, notices: said } = opened;
     notices.extend(said);
     let wasm_tasks: Arc<dyn WasmTasks> = match options.mode.ends_tasks() {
         false => Arc::new(workers),
@@ -461,12 +491,13 @@ async fn host_services(
             Arc::new(WasmTaskHost::new(Arc::clone(&sandbox), control.clone(), clock, rng, None)?)
         }
     };
-    Ok(HostServices {
+    let services = HostServices {
         sandbox,
         processes,
         wasm_tasks,
         clock: options.clock.clone(),
         rng: options.rng.clone(),
         control,
-    })
+    };
+    Ok((services, found))
 }

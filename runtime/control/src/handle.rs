@@ -398,8 +398,8 @@ impl ControlHandle {
     }
 
     /// A run that nobody owned has ended.
-    pub async fn run_ended(&self, supervisor: u32) {
-        self.tell(ControlEvent::RunEnded { supervisor }).await;
+    pub async fn run_ended(&self, name: String) {
+        self.tell(ControlEvent::RunEnded { name }).await;
     }
 
     /// Servers know how these allocations have ended: they may be collected.

@@ -28,8 +28,8 @@ pub struct HeldPlace {
 /// A run that lives and that nobody owns.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Held {
-    /// Process id of its supervisor, by which it is named.
-    pub supervisor: u32,
+    /// By what it is named in commands.
+    pub name: String,
     /// Where it belongs; `None`: nothing says so, so any place may be its.
     pub place: Option<HeldPlace>,
     /// What is said of a place that it keeps from being filled.
@@ -59,9 +59,9 @@ impl Holds {
         Self { runs, owned, waiting: Vec::new() }
     }
 
-    /// Process ids of the supervisors of all runs that are held back.
-    pub fn supervisors(&self) -> impl Iterator<Item = u32> + '_ {
-        self.runs.iter().map(|run| run.supervisor)
+    /// Names of all runs that are held back.
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        self.runs.iter().map(|run| run.name.as_str())
     }
 
     /// What keeps an allocation on record from getting its owner: a run of itself, or, where the
@@ -93,9 +93,9 @@ impl Holds {
     }
 
     /// A run has ended. Allocations that get their owners now; `None`: it was not held back.
-    pub(crate) fn lift(&mut self, supervisor: u32) -> Option<Vec<AllocId>> {
+    pub(crate) fn lift(&mut self, name: &str) -> Option<Vec<AllocId>> {
         let before = self.runs.len();
-        self.runs.retain(|held| held.supervisor != supervisor);
+        self.runs.retain(|held| held.name != name);
         if self.runs.len() == before {
             return None;
         }

@@ -177,7 +177,7 @@ impl Machine {
                     }
                 }
             }
-            ControlEvent::RunEnded { supervisor } => self.run_ended(world, supervisor, &mut out),
+            ControlEvent::RunEnded { name } => self.run_ended(world, &name, &mut out),
             ControlEvent::Alarm => {
                 for alarm in self.alarms.due(world.uptime) {
                     self.alarm(world, alarm, &mut out);

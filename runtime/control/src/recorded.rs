@@ -27,7 +27,7 @@ use ostler_lifecycle::task::RestoredTask;
 use ostler_lifecycle::task::handle::{LocalState, RunRecord};
 use ostler_lifecycle::task::restart::RestartTracker;
 use ostler_model::alloc::{Allocation, DesiredStatus};
-use ostler_model::ids::{AllocId, JobId, RunId, TaskName};
+use ostler_model::ids::{AllocId, GroupName, JobId, RunId, TaskName};
 use ostler_model::job::Job;
 use ostler_model::ports::RunNote;
 use ostler_model::rollout::{JobDeployments, JobVersions};
@@ -47,6 +47,8 @@ pub type Tasks = BTreeMap<TaskName, RestoredTask>;
 pub struct KnownAlloc {
     /// This agent gives it an owner, and it is not over.
     pub owned: bool,
+    /// Its job, group and index; absent where its own record is not readable.
+    pub place: Option<(JobId, GroupName, u32)>,
     /// Its tasks.
     pub tasks: BTreeMap<TaskName, KnownTask>,
 }
@@ -333,7 +335,10 @@ impl Recorded {
             let group = found.allocation.as_ref().and_then(|alloc| alloc.task_group());
             let names = group.into_iter().flat_map(|group| &group.tasks).map(|task| &task.name);
             let tasks = names.map(|name| (name.clone(), found.known_task(name, lacks))).collect();
-            (*id, KnownAlloc { owned: kept.contains(id) && !found.ended(), tasks })
+            let place =
+                |alloc: &Arc<Allocation>| (alloc.job.id.clone(), alloc.group.clone(), alloc.index);
+            let place = found.allocation.as_ref().map(place);
+            (*id, KnownAlloc { owned: kept.contains(id) && !found.ended(), place, tasks })
         });
         known.collect()
     }
@@ -403,6 +408,15 @@ impl Recorded {
         let tasks = self.allocs.values().flat_map(|found| found.restored.tasks.values());
         let runs = tasks.filter_map(|task| task.local.as_ref()?.run.as_ref());
         runs.map(|run| run.id.clone()).collect()
+    }
+
+    /// Runs of which only the intent is on record, and of which no note was kept: never let go.
+    #[must_use]
+    pub fn intents(&self) -> Vec<RunId> {
+        let tasks = self.allocs.values().flat_map(|found| found.restored.tasks.values());
+        let runs = tasks.filter_map(|task| task.local.as_ref()?.run.as_ref());
+        let intents = runs.filter(|run| run.started.is_none() && run.identities.is_empty());
+        intents.map(|run| run.id.clone()).collect()
     }
 
     /// The highest index on record.

@@ -430,3 +430,13 @@ async fn the_stock_command_line_runs_commands_and_shows_why_not() {
     terminal.shows("first=31 97").await;
     assert_eq!(terminal.ends().await.0, Some(9));
 }
+
+#[tokio::test]
+async fn a_command_waits_until_the_next_agent_has_taken_the_task_over() {
+    let (agent, alloc) = running(&shell("t", SLEEPS, "")).await;
+    agent.signal(Signal::KILL);
+    let (_, home) = agent.ended().await;
+    // Asked while it starts, not when it is ready.
+    let agent = AgentProcess::spawn(home, &[], |_| {});
+    agent.ask(&["alloc", "exec", &alloc, "echo", "inside"]).await.said(0, &["inside"]);
+}

@@ -73,6 +73,18 @@ async fn few_descriptors_at_a_start_end_nothing_and_a_later_start_owns_everythin
     assert!(!before.iter().any(|pid| runs(*pid)), "stopped is stopped");
 }
 
+#[tokio::test]
+async fn an_agent_that_may_have_too_few_files_open_says_so_and_does_not_start() {
+    for descriptors in [40, 90] {
+        let agent = AgentProcess::spawn(Home::new(), &[], limited(descriptors));
+        let (ended, _home) = agent.ended().await;
+        assert!(!ended.stderr.contains("ready: the agent"), "{ended:#?}");
+        assert_ne!(ended.code, Some(0), "{ended:#?}");
+        let said = format!("may have only {descriptors} files open");
+        assert!(ended.stderr.contains(&said) && ended.stderr.contains("ulimit -n"), "{ended:#?}");
+    }
+}
+
 /// Holds a process so that it does not end when it is killed, as uninterruptible sleep does: in the
 /// freezer of version 1. `None` where there is none.
 struct Frozen(PathBuf);

@@ -1,6 +1,7 @@
 //! WASM tasks live in a worker process: agents come and go, and what breaks there ends there.
 
 mod ends;
+mod lost;
 mod scopes;
 
 use std::path::{Path, PathBuf};

@@ -11,8 +11,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
-use tokio::sync::oneshot;
+use tokio::sync::{Notify, oneshot};
 
+use super::found::FoundWorker;
 use super::link::{Link, Received};
 use super::order;
 use super::protocol::{FromWorker, ListedTask, StartOrder, ToWorker, VERSION};
@@ -21,8 +22,9 @@ use super::setup::Setup;
 use super::{ARGUMENT, connect};
 use ostler_model::clock::{self, Stopwatch};
 use ostler_model::limits::{
-    WORKER_ANSWER_WALL_MAX, WORKER_CPU_MHZ, WORKER_END_WALL_MAX, WORKER_START_WALL_MAX,
-    WORKER_TASK_WALL_MAX, WORKER_USAGE_WALL_MAX,
+    WORKER_ANSWER_WALL_MAX, WORKER_CPU_MHZ, WORKER_DOUBT_AFTER, WORKER_END_WALL_MAX,
+    WORKER_LOOK_INTERVAL, WORKER_SILENCES_MAX, WORKER_START_WALL_MAX, WORKER_TASK_WALL_MAX,
+    WORKER_USAGE_WALL_MAX,
 };
 use ostler_model::task::Usage;
 use ostler_model::time::Timestamp;
@@ -63,9 +65,22 @@ pub(crate) struct Worker {
     welcomed: AtomicBool,
     /// It was told to end with its last task.
     retired: AtomicBool,
+    /// Somebody waits for it: does it answer at all?
+    doubted: Notify,
     /// MHz that its live tasks reserved together.
     reserved: Mutex<u64>,
 }
+
+/// Why the worker of an earlier agent is not this one's.
+pub(crate) struct NotAdopted {
+    /// Why.
+    pub error: io::Error,
+    /// It was killed and lives on all the same, or cannot be seen: its pid and start time.
+    pub left: Option<(u32, u64)>,
+}
+
+/// What is said of a worker of which nobody knows what it was made for.
+const NOT_KNOWN: &str = "not known";
 
 /// How a worker is started.
 pub(crate) struct NewWorker {
@@ -97,43 +112,61 @@ impl Worker {
             link.send(&setup, Vec::new())?;
             Ok(link)
         });
-        let link = or_ended(told, &process, &dir, cgroup.as_ref()).await?;
+        let link = match told {
+            Ok(link) => link,
+            Err(error) => {
+                end(&process).await;
+                left_by(&dir, cgroup.as_ref()).await;
+                return Err(error);
+            }
+        };
         let worker = Arc::new(Self::new(key, true, dir, process, cgroup, link));
         worker.attend(hears);
         worker.greet(WORKER_START_WALL_MAX).await?;
         Ok(worker)
     }
 
-    /// Connect to that of an earlier agent. `None`: there is none any more, and what was left of it is
-    /// removed.
+    /// Connect to that of an earlier agent. `None`: it has ended meanwhile, and what was left of it is
+    /// removed. One whose record is lost gets no new tasks: what it was made for only that says.
     pub async fn adopt(
-        dir: PathBuf,
+        found: FoundWorker,
         processes: &ProcessHost,
         hears: Arc<dyn Hears>,
-    ) -> io::Result<Option<Arc<Self>>> {
-        let record = WorkerRecord::read(&dir)?;
-        let of_this_boot =
-            record.filter(|record| identity::boot_id().is_ok_and(|boot| boot == record.boot_id));
-        let process = match &of_this_boot {
-            Some(record) => Detached::existing(record.pid, record.start_ticks)?,
-            None => None,
-        };
-        let (Some(record), Some(process)) = (of_this_boot, process) else {
-            // One that was being started has nothing and ends by itself.
+    ) -> Result<Option<Arc<Self>>, NotAdopted> {
+        let FoundWorker { pid, start_ticks, dir, removed, socket } = found;
+        let unseen = |error| NotAdopted { error, left: Some((pid, start_ticks)) };
+        let Some(process) = Detached::existing(pid, start_ticks).map_err(unseen)? else {
             remove(&dir);
             return Ok(None);
         };
+        let key = WorkerRecord::read(&dir).ok().flatten().filter(|record| {
+            let boot = identity::boot_id().unwrap_or_default();
+            (record.pid, record.start_ticks, &record.boot_id) == (pid, start_ticks, &boot)
+        });
+        let current = key.is_some() && !removed && process.same_program();
+        let key = key.map_or_else(|| NOT_KNOWN.to_owned(), |record| record.key);
         let cgroup = processes.worker_cgroup_of(&process).unwrap_or_else(|error| {
-            tracing::warn!(pid = record.pid, %error, "the cgroup of a worker was not found");
+            tracing::warn!(pid, %error, "the cgroup of a worker was not found");
             None
         });
-        let connected = connect::to(&dir).and_then(Link::new);
-        let link = or_ended(connected, &process, &dir, cgroup.as_ref()).await?;
-        let current = process.same_program();
-        let worker = Arc::new(Self::new(record.key, current, dir, process, cgroup, link));
+        let socket = socket.map_or_else(|| connect::to(&dir), |path| connect::through(&path));
+        let link = match socket.and_then(Link::new) {
+            Ok(link) => link,
+            Err(error) => {
+                let ended = end(&process).await;
+                left_by(&dir, cgroup.as_ref()).await;
+                return Err(NotAdopted { error, left: (!ended).then_some((pid, start_ticks)) });
+            }
+        };
+        let worker = Arc::new(Self::new(key, current, dir, process, cgroup, link));
         worker.attend(hears);
-        worker.greet(WORKER_ANSWER_WALL_MAX).await?;
-        Ok(Some(worker))
+        match worker.greet(WORKER_ANSWER_WALL_MAX).await {
+            Ok(()) => Ok(Some(worker)),
+            Err(error) => {
+                let left = worker.lives().then(|| worker.who());
+                Err(NotAdopted { error, left })
+            }
+        }
     }
 
     fn new(
@@ -158,6 +191,7 @@ impl Worker {
             left: AtomicBool::new(false),
             welcomed: AtomicBool::new(false),
             retired: AtomicBool::new(false),
+            doubted: Notify::new(),
             reserved: Mutex::new(0),
         }
     }
@@ -198,6 +232,11 @@ impl Worker {
         self.process.pid
     }
 
+    /// Its pid and start time.
+    pub fn who(&self) -> (u32, u64) {
+        (self.process.pid, self.process.start_ticks)
+    }
+
     /// How long it has been this agent's.
     pub fn age(&self) -> Duration {
         self.life.elapsed()
@@ -219,10 +258,12 @@ impl Worker {
 
     async fn converse(self: &Arc<Self>, hears: &dyn Hears) -> io::Error {
         let mut flush = std::pin::pin!(self.link.flush());
+        let mut silence = std::pin::pin!(self.silence());
         loop {
             let received = tokio::select! {
                 received = self.link.receive::<FromWorker>() => received,
                 error = &mut flush => return error,
+                error = &mut silence => return error,
             };
             match received {
                 Ok(Some(Received { message, .. })) => match asked(&message) {
@@ -236,6 +277,35 @@ impl Worker {
                 Err(error) => return error,
             }
         }
+    }
+
+    /// Ends when the worker answers nothing any more: it hangs, and was killed for that.
+    async fn silence(&self) -> io::Error {
+        let waited = WORKER_ANSWER_WALL_MAX.saturating_mul(WORKER_SILENCES_MAX);
+        let mut silences = 0;
+        while silences < WORKER_SILENCES_MAX {
+            if silences == 0 {
+                let _or_later = clock::timeout(WORKER_LOOK_INTERVAL, self.doubted.notified()).await;
+            }
+            // Of no task: answered from memory.
+            let question = |n| ToWorker::Usage { n, run: String::new(), id: String::new() };
+            match self.put(question, Vec::new(), WORKER_ANSWER_WALL_MAX).await {
+                Err(error) if error.kind() == io::ErrorKind::TimedOut => silences += 1,
+                // One that is lost or left is seen as such by whoever receives.
+                _ => silences = 0,
+            }
+        }
+        let (pid, key) = (self.pid(), &self.key);
+        tracing::warn!(pid, key, ?waited, "a worker of WASM tasks does not answer and is killed");
+        if let Err(error) = self.process.kill() {
+            tracing::error!(pid, %error, "a worker could not be killed");
+        }
+        io::Error::new(io::ErrorKind::TimedOut, format!("it did not answer for {waited:?}"))
+    }
+
+    /// Somebody waits for something of it: it is asked now whether it answers at all.
+    pub fn doubt(&self) {
+        self.doubted.notify_one();
     }
 
     fn answered(&self, number: u64, message: FromWorker) {
@@ -252,6 +322,9 @@ impl Worker {
             return;
         }
         let how = match clock::timeout(WORKER_END_WALL_MAX, self.process.ended()).await {
+            Some(_) if error.kind() == io::ErrorKind::TimedOut => {
+                format!("{error}, and was killed")
+            }
             Some(Ok(how)) => how.to_string(),
             Some(Err(error)) => error.to_string(),
             None => {
@@ -295,8 +368,24 @@ impl Worker {
         }
     }
 
-    /// Ask it something and wait for the answer.
+    /// Ask it something and wait for the answer. One that takes long is asked whether it answers at all.
     async fn ask(
+        &self,
+        question: impl FnOnce(u64) -> ToWorker,
+        fds: Vec<Arc<OwnedFd>>,
+        within: Duration,
+    ) -> io::Result<FromWorker> {
+        let mut answer = std::pin::pin!(self.put(question, fds, within));
+        match clock::timeout(WORKER_DOUBT_AFTER, &mut answer).await {
+            Some(answer) => answer,
+            None => {
+                self.doubt();
+                answer.await
+            }
+        }
+    }
+
+    async fn put(
         &self,
         question: impl FnOnce(u64) -> ToWorker,
         fds: Vec<Arc<OwnedFd>>,
@@ -327,14 +416,22 @@ impl Worker {
         let listed = self.ask(|n| ToWorker::List { n }, Vec::new(), within).await;
         match &listed {
             Ok(_) => self.welcomed.store(true, Ordering::SeqCst),
-            Err(_) => self.end().await,
+            Err(_) => {
+                let _ended = self.end().await;
+            }
         }
         listed.map(drop)
     }
 
-    /// End it with everything in it, and wait for that.
-    pub async fn end(&self) {
-        end(&self.process).await;
+    /// End it with everything in it, and wait for that; whether it ended.
+    pub async fn end(&self) -> bool {
+        end(&self.process).await
+    }
+
+    /// Is its process there?
+    pub fn lives(&self) -> bool {
+        Detached::existing(self.process.pid, self.process.start_ticks)
+            .is_ok_and(|one| one.is_some())
     }
 
     /// Every task it has.
@@ -435,28 +532,16 @@ fn begin(
     Ok((process, ours))
 }
 
-/// The way to a worker; one that cannot be reached is ended, and what it left is removed.
-async fn or_ended(
-    link: io::Result<Link>,
-    process: &Detached,
-    dir: &Path,
-    cgroup: Option<&WorkerCgroup>,
-) -> io::Result<Link> {
-    if link.is_err() {
-        end(process).await;
-        left_by(dir, cgroup).await;
-    }
-    link
-}
-
-/// Kill a process and wait for its end.
-async fn end(process: &Detached) {
+/// Kill a process and wait for its end; whether that came.
+async fn end(process: &Detached) -> bool {
     if let Err(error) = process.kill() {
         tracing::error!(pid = process.pid, %error, "a worker could not be killed");
     }
-    if clock::timeout(WORKER_END_WALL_MAX, process.ended()).await.is_none() {
+    let ended = clock::timeout(WORKER_END_WALL_MAX, process.ended()).await.is_some();
+    if !ended {
         tracing::error!(pid = process.pid, "a worker did not end after it was killed");
     }
+    ended
 }
 
 /// Remove all that a worker which is gone left.
@@ -468,7 +553,7 @@ async fn left_by(dir: &Path, cgroup: Option<&WorkerCgroup>) {
 }
 
 /// Remove the directory of a worker that is gone.
-fn remove(dir: &Path) {
+pub(crate) fn remove(dir: &Path) {
     if let Err(error) = std::fs::remove_dir_all(dir)
         && error.kind() != io::ErrorKind::NotFound
     {

@@ -1,7 +1,8 @@
 //! The socket of a worker in its directory.
 //!
 //! The kernel takes at most 107 bytes of path, and data directories may lie deeper: the directory is
-//! opened, and the socket named by its descriptor.
+//! opened, and the socket named by its descriptor. A worker holds a descriptor of its own socket, which
+//! reaches it after its name was removed.
 
 use std::io;
 use std::os::fd::{AsRawFd as _, OwnedFd};
@@ -33,6 +34,13 @@ pub(crate) fn to(dir: &Path) -> io::Result<OwnedFd> {
     let (_dir, address) = named(dir)?;
     let socket = packets()?;
     connect(&socket, &address)?;
+    Ok(socket)
+}
+
+/// Connect by a path that is short. Never waits.
+pub(crate) fn through(path: &Path) -> io::Result<OwnedFd> {
+    let socket = packets()?;
+    connect(&socket, &SocketAddrUnix::new(path)?)?;
     Ok(socket)
 }
 

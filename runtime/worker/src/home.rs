@@ -1,7 +1,7 @@
 //! The directory in which an agent finds a worker, as the worker sees it.
 //!
-//! A worker that nobody can find any more and in which nothing lives is of no use: what it keeps for the
-//! next agent nobody will fetch. That is the case when its socket was removed, which is never made again.
+//! A worker whose socket was removed and in which nothing lives is of no use: what it keeps for the next
+//! agent is of tasks that are over. As long as one lives, an agent finds it in `/proc` (`found.rs`).
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -20,6 +20,8 @@ const NOTICES_BYTES: usize = 4096;
 /// Opened before the process is confined.
 pub(crate) struct Home {
     dir: OwnedFd,
+    /// By which an agent reaches the socket when its name is gone (`found.rs`).
+    _socket: OwnedFd,
     /// The kernel's notices that names went from it; each user may only have so many (`inotify(7)`).
     notices: Option<OwnedFd>,
 }
@@ -29,12 +31,14 @@ impl Home {
     pub fn of(dir: &Path) -> io::Result<Self> {
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let opened = rustix::fs::open(dir, flags, Mode::empty())?;
+        let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let socket = rustix::fs::openat(&opened, SOCKET, flags, Mode::empty())?;
         let notices = notices(dir);
         if let Err(errno) = &notices {
             // There is no log yet that is not standard error.
             tracing::debug!(%errno, "the directory of the worker is looked at without notices");
         }
-        Ok(Self { dir: opened, notices: notices.ok() })
+        Ok(Self { dir: opened, _socket: socket, notices: notices.ok() })
     }
 
     /// Is the socket there no more?

@@ -8,15 +8,17 @@
 //!     │ ◄──────────────────────── exited ──────── │ ◄── exit; kept until forgotten ◄─────┤
 //!     │ forget_run ─────────────────────────────► │                                      ▼
 //!     x  the agent is gone: what is held ends, what runs goes on                     log files
-//!  next agent: finds it by its record, connects, asks for the list, owns the tasks again
+//!  next agent: finds it in /proc, connects, asks for the list, owns the tasks again
 //! ```
 //! Start with [`protocol`], which is frozen; then [`WorkerTasks`] (the agent's side) and [`main`].
 
 mod backoff;
 mod client;
 mod connect;
+mod found;
 mod home;
 mod link;
+mod look;
 mod order;
 pub mod protocol;
 mod record;
@@ -25,5 +27,7 @@ mod serve;
 mod setup;
 mod tasks;
 
+pub use look::{end_run, look};
+pub use runs::{FoundTasks, LivingTask};
 pub use serve::{ARGUMENT, main};
-pub use tasks::{WorkerOptions, WorkerTasks};
+pub use tasks::{Opened, WorkerOptions, WorkerTasks};

@@ -129,8 +129,13 @@ impl Link {
     }
 }
 
-/// Receive one message where nothing else runs yet. Waits without a bound: for the process that was
-/// started for it.
+/// Send one message where nothing waits; waits for as long as the socket's own timeout says.
+pub(crate) fn send_blocking<T: Serialize>(socket: &OwnedFd, message: &T) -> io::Result<()> {
+    Ok(Packet::new(message, Vec::new())?.send(socket.as_fd())?)
+}
+
+/// Receive one message where nothing else runs. Waits for as long as the socket's own timeout says; a new
+/// worker without a bound, for the agent that started it.
 pub(crate) fn receive_blocking<T: DeserializeOwned>(socket: &OwnedFd) -> io::Result<Option<T>> {
     let received = packet(socket.as_fd())?.map(Packet::read::<T>).transpose()?;
     Ok(received.map(|received| received.message))

@@ -6,7 +6,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::protocol::{
-    Code, Dir, OrderLimits, OrderMount, Port, StartOrder, Stdin, StreamFiles, TaskExit,
+    Code, Dir, ListedTask, OrderLimits, OrderMount, Port, StartOrder, Stdin, StreamFiles, TaskExit,
+    TaskPlace,
 };
 use ostler_logs::task_sink;
 use ostler_model::cores::CoreSet;
@@ -20,6 +21,7 @@ use ostler_model::shown::shown_lines;
 use ostler_model::task::RawExit;
 use ostler_model::time::Timestamp;
 use ostler_plugin::host::wasm_task::{PreopenedDir, TaskStdin, WasmTaskError, WasmTaskSpec};
+use ostler_process::live::RunPlace;
 use ostler_sandbox::{CodeFile, EngineKind, Format};
 
 /// What is sent: the order and its descriptors.
@@ -219,6 +221,28 @@ pub(crate) fn received(
     let file = Arc::new(std::fs::File::from(code));
     let code = CodeFile { digest, kind: EngineKind::Task, format, file };
     Ok(Ordered { context, spec, code })
+}
+
+/// The variable that has the index of an allocation, in each environment of a task.
+const INDEX: &str = "NOMAD_ALLOC_INDEX";
+
+/// What a task is of, as its order says.
+pub(crate) fn place(order: &StartOrder) -> Option<TaskPlace> {
+    let index = order.env.iter().find(|(name, _)| name == INDEX)?.1.parse().ok()?;
+    Some(TaskPlace { job: order.job.clone(), group: order.group.clone(), index })
+}
+
+/// Where a listed task belongs; `None`: its worker does not say it, or not in names.
+pub(crate) fn place_heard(task: &ListedTask) -> Option<RunPlace> {
+    let place = task.place.as_ref()?;
+    let mut parts = task.run.split('/');
+    Some(RunPlace {
+        alloc: parts.next()?.parse().ok()?,
+        task: TaskName::new(parts.next()?).ok()?,
+        job: JobId::from_qualified(&place.job).ok()?,
+        group: GroupName::new(&place.group).ok()?,
+        index: place.index,
+    })
 }
 
 /// A run by its text.

@@ -178,6 +178,20 @@ pub struct ListedTask {
     /// MHz reserved. The first builds do not say it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cpu_mhz: Option<u32>,
+    /// What it is of. The first builds do not say it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub place: Option<TaskPlace>,
+}
+
+/// What a task is of.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TaskPlace {
+    /// Its job, with the namespace.
+    pub job: String,
+    /// Its group.
+    pub group: String,
+    /// Index of its allocation in the group.
+    pub index: u32,
 }
 
 /// A task to hold.

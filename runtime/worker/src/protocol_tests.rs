@@ -105,6 +105,7 @@ fn what_a_worker_says_has_the_bytes_of_version_1() {
                 released: true,
                 exit: None,
                 cpu_mhz: None,
+                place: None,
             },
             ListedTask {
                 run: run(),
@@ -112,6 +113,7 @@ fn what_a_worker_says_has_the_bytes_of_version_1() {
                 released: true,
                 exit: Some(exit),
                 cpu_mhz: None,
+                place: None,
             },
         ],
     };
@@ -133,8 +135,20 @@ fn what_a_worker_says_has_the_bytes_of_version_1() {
 #[test]
 fn a_listed_task_may_say_what_it_reserved() {
     let (run, id) = (run(), "w".to_owned());
-    let task = ListedTask { run, id, released: true, exit: None, cpu_mhz: Some(20) };
+    let task = ListedTask { run, id, released: true, exit: None, cpu_mhz: Some(20), place: None };
     let text = format!(r#"{{"run":"{RUN}","id":"w","released":true,"cpu_mhz":20}}"#);
+    frozen(&task, &text);
+}
+
+#[test]
+fn a_listed_task_may_say_what_it_is_of() {
+    let (run, id) = (run(), "w".to_owned());
+    let place = TaskPlace { job: "shop".to_owned(), group: "g".to_owned(), index: 2 };
+    let place = Some(place);
+    let task = ListedTask { run, id, released: true, exit: None, cpu_mhz: None, place };
+    let text = format!(
+        r#"{{"run":"{RUN}","id":"w","released":true,"place":{{"job":"shop","group":"g","index":2}}}}"#
+    );
     frozen(&task, &text);
 }
 

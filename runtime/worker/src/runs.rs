@@ -13,6 +13,32 @@ use ostler_model::ports::DriverEventSink;
 use ostler_model::task::RawExit;
 use ostler_model::time::Timestamp;
 use ostler_plugin::host::wasm_task::EndedRuns;
+use ostler_process::live::RunPlace;
+
+/// A task that lives in a worker which an earlier agent started.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LivingTask {
+    /// Pid of the worker.
+    pub worker: u32,
+    /// Its run.
+    pub run: RunId,
+    /// Its id there.
+    pub id: String,
+    /// What it is of, as its worker says.
+    pub place: Option<RunPlace>,
+}
+
+/// What was found in the workers of earlier agents.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct FoundTasks {
+    /// Tasks that live.
+    pub tasks: Vec<LivingTask>,
+    /// Workers (pid, start time) that live and do not say what lives in them.
+    pub unasked: Vec<(u32, u64)>,
+    /// Workers of another data directory, of which this one is a copy: the tasks that its records have in a
+    /// worker may live there.
+    pub elsewhere: Vec<(u32, u64)>,
+}
 
 /// All runs.
 #[derive(Default)]

@@ -10,6 +10,7 @@
 //!      └── no agent can find it any more: it ends with the last task that lives
 //! ```
 
+use std::collections::HashMap;
 use std::io;
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::path::PathBuf;
@@ -23,7 +24,7 @@ use tokio::sync::{Notify, Semaphore};
 
 use super::home::{Home, Notices};
 use super::link::{self, Link, Received};
-use super::protocol::{FromWorker, ListedTask, StartOrder, ToWorker, VERSION};
+use super::protocol::{FromWorker, ListedTask, StartOrder, TaskPlace, ToWorker, VERSION};
 use super::record::WorkerRecord;
 use super::setup::Setup;
 use super::{connect, order};
@@ -129,6 +130,7 @@ async fn serve(begun: Begun) -> io::Result<()> {
         agent,
         starts: Arc::new(Semaphore::new(WORKER_STARTS_MAX)),
         retiring: AtomicBool::new(false),
+        places: Mutex::default(),
         home,
         over,
     });
@@ -206,6 +208,8 @@ struct Server {
     agent: Arc<Agent>,
     starts: Arc<Semaphore>,
     retiring: AtomicBool,
+    /// What the runs are of that were not forgotten, for an agent that does not know them.
+    places: Mutex<HashMap<RunId, TaskPlace>>,
     home: Home,
     /// To be looked at: it may be over.
     over: Arc<Notify>,
@@ -303,7 +307,10 @@ impl Server {
             }),
             ToWorker::KillRun { run } => of(&run, &|run| self.host.kill_run(run)),
             ToWorker::ForgetRun { run } => {
-                of(&run, &|run| self.host.forget_run(run));
+                of(&run, &|run| {
+                    self.host.forget_run(run);
+                    self.places().remove(run);
+                });
                 self.over.notify_one();
             }
             ToWorker::List { n } => answer(&FromWorker::Listed { n, tasks: self.listed() }),
@@ -319,8 +326,14 @@ impl Server {
         }
     }
 
+    fn places(&self) -> MutexGuard<'_, HashMap<RunId, TaskPlace>> {
+        self.places.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn listed(&self) -> Vec<ListedTask> {
+        let places = self.places();
         let seen = self.host.seen().into_iter().map(|task| ListedTask {
+            place: places.get(&task.run).cloned(),
             run: task.run.to_string(),
             id: task.id,
             released: task.released,
@@ -340,6 +353,7 @@ impl Server {
     ) {
         let Ok(_turn) = self.starts.acquire().await else { return };
         let (agent, run) = (Arc::clone(&self.agent), order.run.clone());
+        let place = order::place(&order);
         let said = Arc::new(move |text: String, _details: Vec<(String, String)>| {
             agent.tell(&FromWorker::Said { run: run.clone(), text });
         });
@@ -349,6 +363,9 @@ impl Server {
                 order::received(order, fds, said).map_err(|error| (error.to_string(), false))?;
             let run = ordered.context.run_id.clone();
             let held = self.host.hold(&ordered.context, &ordered.spec, &ordered.code);
+            if held.is_ok() {
+                self.places().extend(place.map(|place| (run.clone(), place)));
+            }
             held.map(|id| (run, id)).map_err(|error| {
                 let invalid =
                     matches!(error, WasmTaskError::Code { .. } | WasmTaskError::OtherWorld { .. });

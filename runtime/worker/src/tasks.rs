@@ -7,6 +7,9 @@
 //!              table: run ─► worker, tasks ◄── exited, said, lost
 //! ```
 
+#[path = "tasks_heard.rs"]
+mod heard;
+
 use std::collections::{BTreeSet, HashMap};
 use std::io;
 use std::path::{Path, PathBuf};
@@ -15,15 +18,16 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::watch;
 
-use super::client::{Hears, NewWorker, Worker};
-use super::order;
-use super::protocol::{FromWorker, ListedTask, ToWorker};
-use super::runs::{OfRun, Table};
+use super::client::{self, Hears, NewWorker, NotAdopted, Worker};
+use super::found::{self, FoundWorker, Survey};
+use super::protocol::{ListedTask, ToWorker};
+use super::runs::{FoundTasks, LivingTask, OfRun, Table};
 use super::setup::Setup;
+use super::{look, order};
 use ostler_model::clock::{self, Clock};
 use ostler_model::config::{WasmWorkerConfig, WorkerScope};
 use ostler_model::ids::RunId;
-use ostler_model::limits::{MIB, WORKER_NOTICES_MAX, WORKER_TASK_CPU_MHZ};
+use ostler_model::limits::{MIB, WORKER_START_TRIES_MAX, WORKER_TASK_CPU_MHZ};
 use ostler_model::ports::{Adoption, BoxFuture, TaskContext};
 use ostler_model::rng::Rng;
 use ostler_model::task::{RawExit, Usage};
@@ -86,11 +90,11 @@ struct Slot {
 type Outside = (Vec<(PathBuf, bool)>, Option<PathBuf>);
 
 impl WorkerTasks {
-    /// Find the workers of earlier agents and own their tasks again. What the operator should hear.
+    /// Find the workers of earlier agents and own their tasks again.
     ///
     /// # Errors
-    /// When the directory of the workers cannot be read.
-    pub async fn open(options: WorkerOptions) -> io::Result<(Self, Vec<String>)> {
+    /// When the directory of the workers or `/proc` cannot be read.
+    pub async fn open(options: WorkerOptions) -> io::Result<Opened> {
         let code = TaskCode::new(
             Arc::clone(&options.sandbox),
             options.control.clone(),
@@ -103,18 +107,41 @@ impl WorkerTasks {
             places: tokio::sync::Mutex::default(),
             workers: Mutex::default(),
         });
-        let mut notices = Vec::new();
-        for dir in dirs_of(&inner.dir())? {
-            let shown = dir.display().to_string();
-            if let Err(error) = inner.adopt(dir).await {
-                notices.push(format!(
-                    "a worker of WASM tasks ({shown}) could not be used and was ended, with its \
+        let dir = inner.dir();
+        let survey = tokio::task::spawn_blocking(move || found::survey(&dir)).await;
+        let Survey { living, left, elsewhere } = survey.map_err(io::Error::other)??;
+        // One that was being started has nothing and ends by itself.
+        left.iter().for_each(|dir| client::remove(dir));
+        let (mut notices, mut found) =
+            (Vec::new(), FoundTasks { elsewhere, ..FoundTasks::default() });
+        for worker in living {
+            let pid = worker.pid;
+            match inner.adopt(worker).await {
+                Ok(tasks) => found.tasks.extend(tasks),
+                Err(NotAdopted { error, left: None }) => notices.push(format!(
+                    "a worker of WASM tasks (pid {pid}) could not be used and was ended, with its \
                      tasks: {error}"
-                ));
+                )),
+                Err(NotAdopted { error, left: Some(left) }) => {
+                    found.unasked.push(left);
+                    notices.push(format!(
+                        "a worker of WASM tasks (pid {pid}) could not be used and does not end: {error}"
+                    ));
+                }
             }
         }
-        Ok((Self { inner }, notices))
+        Ok(Opened { tasks: Self { inner }, found, notices })
     }
+}
+
+/// What [`WorkerTasks::open`] finds.
+pub struct Opened {
+    /// WASM tasks, those of earlier agents too.
+    pub tasks: WorkerTasks,
+    /// What lives.
+    pub found: FoundTasks,
+    /// What the operator should hear.
+    pub notices: Vec<String>,
 }
 
 impl WasmTasks for WorkerTasks {
@@ -144,6 +171,7 @@ impl WasmTasks for WorkerTasks {
     fn kill(&self, run: &RunId, id: &str) -> Result<(), WasmTaskError> {
         self.inner.with(run, id, |of_run, _| {
             of_run.worker.tell(&ToWorker::Kill { run: run.to_string(), id: id.to_owned() });
+            of_run.worker.doubt();
         })
     }
 
@@ -181,6 +209,7 @@ impl WasmTasks for WorkerTasks {
         table.ended.add(run);
         if let Some(of_run) = table.runs.get(run) {
             of_run.worker.tell(&ToWorker::KillRun { run: run.to_string() });
+            of_run.worker.doubt();
         }
     }
 
@@ -244,20 +273,21 @@ impl Inner {
         known.map(|(of_run, exit)| used(of_run, exit)).ok_or(WasmTaskError::UnknownTask)
     }
 
-    /// Own the worker of a directory and its tasks.
-    async fn adopt(self: &Arc<Self>, dir: PathBuf) -> io::Result<()> {
+    /// Own a worker and its tasks; those of them that live.
+    async fn adopt(self: &Arc<Self>, found: FoundWorker) -> Result<Vec<LivingTask>, NotAdopted> {
         let hears = Arc::clone(self) as Arc<dyn Hears>;
-        let adopted = Worker::adopt(dir, &self.options.processes, hears);
-        let Some(worker) = adopted.await? else { return Ok(()) };
+        let adopted = Worker::adopt(found, &self.options.processes, hears);
+        let Some(worker) = adopted.await? else { return Ok(Vec::new()) };
         // Known before the list is: what ends meanwhile is then told.
         self.workers().push(Arc::clone(&worker));
         let listed = match worker.list().await {
             Ok(listed) => listed,
             Err(error) => {
-                worker.end().await;
-                return Err(error);
+                let ended = worker.end().await;
+                return Err(NotAdopted { error, left: (!ended).then(|| worker.who()) });
             }
         };
+        let living = listed.iter().filter_map(|task| look::living(worker.pid(), task)).collect();
         self.own(&worker, listed);
         if worker.current {
             let slot = Slot { worker: Some(Arc::clone(&worker)) };
@@ -266,7 +296,7 @@ impl Inner {
         } else {
             worker.retire();
         }
-        Ok(())
+        Ok(living)
     }
 
     /// The tasks of an adopted worker are this agent's.
@@ -291,8 +321,34 @@ impl Inner {
         spec: WasmTaskSpec,
     ) -> Result<String, WasmTaskError> {
         let code: CodeFile = self.code.of(&context, &spec.path).await?;
-        let run = context.run_id.clone();
-        let (key, outside) = self.key(&context);
+        let mut tries = 1;
+        loop {
+            let (worker, held) = self.hold(&context, spec.clone(), &code).await?;
+            match held {
+                Ok(id) => return self.has(&context.run_id, &worker, id),
+                // That says nothing of the task: one that ended or was killed over it is replaced.
+                Err(WasmTaskError::Worker { reason })
+                    if worker.is_lost()
+                        && tries < WORKER_START_TRIES_MAX
+                        && self.let_go(&context.run_id, &worker) =>
+                {
+                    tries += 1;
+                    let (run, pid) = (&context.run_id, worker.pid());
+                    tracing::warn!(%run, pid, reason, "a task is started in another worker");
+                }
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    /// Have a task held in the worker for it.
+    async fn hold(
+        self: &Arc<Self>,
+        context: &TaskContext,
+        spec: WasmTaskSpec,
+        code: &CodeFile,
+    ) -> Result<(Arc<Worker>, Result<String, WasmTaskError>), WasmTaskError> {
+        let (key, outside) = self.key(context);
         let network = context.network.as_ref().map(|network| network.namespace.clone());
         let made = self
             .worker(&key, (outside, network), |text| (context.events)(text, Vec::new()))
@@ -300,21 +356,26 @@ impl Inner {
         // All of a run are in one worker: it is told of runs.
         let worker = {
             let mut table = self.table();
-            if table.ended.has(&run) {
+            if table.ended.has(&context.run_id) {
                 return Err(WasmTaskError::RunEnded);
             }
             let said = Some(Arc::clone(&context.events));
-            let of_run = table.runs.entry(run.clone()).or_insert_with(|| {
+            let of_run = table.runs.entry(context.run_id.clone()).or_insert_with(|| {
                 made.runs.fetch_add(1, Ordering::Relaxed);
                 OfRun::new(&made, false, context.cpu_mhz, said)
             });
             Arc::clone(&of_run.worker)
         };
-        let sent = order::of(&context, spec, &code)?;
-        let id = worker.hold(sent.order, sent.fds).await?;
+        let sent = order::of(context, spec, code)?;
+        let held = worker.hold(sent.order, sent.fds).await;
+        Ok((worker, held))
+    }
+
+    /// A task of a run is held.
+    fn has(&self, run: &RunId, worker: &Worker, id: String) -> Result<String, WasmTaskError> {
         let mut table = self.table();
-        let ended = table.ended.has(&run);
-        match table.runs.get_mut(&run).filter(|_| !ended) {
+        let ended = table.ended.has(run);
+        match table.runs.get_mut(run).filter(|_| !ended) {
             Some(of_run) => {
                 // One of a run that was let go before may have ended already.
                 of_run.has(id.clone(), None);
@@ -325,6 +386,18 @@ impl Inner {
             }
             None => Err(WasmTaskError::RunEnded),
         }
+    }
+
+    /// A run that has no task yet is not of this worker any more, which is lost. `false`: it has one, which
+    /// ended with the worker.
+    fn let_go(&self, run: &RunId, worker: &Arc<Worker>) -> bool {
+        let mut table = self.table();
+        let of_worker = |of_run: &OfRun| Arc::ptr_eq(&of_run.worker, worker) && of_run.len() == 0;
+        let free = table.runs.get(run).is_none_or(of_worker);
+        if free {
+            table.runs.remove(run);
+        }
+        free
     }
 
     /// What a worker for this task is for, and the directories outside the allocations' that it uses.
@@ -467,85 +540,6 @@ fn is_for_all(key: &str) -> bool {
     let (all, more) = key.split_once(", ").unwrap_or((key, ""));
     let everywhere = more.starts_with("allocations in ") && !more.contains(", network ");
     all == "node" && (more.is_empty() || everywhere)
-}
-
-impl Hears for Inner {
-    /// Of runs in other workers it has nothing to say: one that a guest broke out of says anything.
-    fn heard(&self, worker: &Arc<Worker>, message: FromWorker) {
-        let of_worker = |of_run: &OfRun| Arc::ptr_eq(&of_run.worker, worker);
-        match message {
-            FromWorker::Exited { run, id, exit } => {
-                let Ok(run) = order::run(&run) else { return };
-                // Of a run that was forgotten there is nobody to tell.
-                let mut table = self.table();
-                let of_run = table.runs.get_mut(&run).filter(|of_run| of_worker(of_run));
-                if let Some(of_run) = of_run.filter(|_| order::is_id(&id)) {
-                    of_run.exited(id, order::exit_heard(exit));
-                }
-            }
-            FromWorker::Said { run, text } => {
-                let Ok(run) = order::run(&run) else { return };
-                let table = self.table();
-                let of_run = table.runs.get(&run).filter(|of_run| of_worker(of_run));
-                let said = of_run.and_then(|of_run| of_run.said.clone());
-                drop(table);
-                if let Some(said) = said {
-                    said(order::text_heard(text), Vec::new());
-                }
-            }
-            FromWorker::Welcome { notices, .. } => {
-                for notice in notices.into_iter().take(WORKER_NOTICES_MAX) {
-                    tracing::warn!("{}", order::text_heard(notice));
-                }
-            }
-            FromWorker::Held { .. }
-            | FromWorker::Refused { .. }
-            | FromWorker::Listed { .. }
-            | FromWorker::Used { .. }
-            | FromWorker::Unknown => {}
-        }
-    }
-
-    fn lost(&self, worker: &Arc<Worker>, how: String) {
-        let now = self.options.clock.now();
-        let mut tasks = 0_usize;
-        {
-            let mut table = self.table();
-            let of_worker = table.runs.values_mut().filter(|of| Arc::ptr_eq(&of.worker, worker));
-            for of_run in of_worker {
-                tasks = tasks.saturating_add(of_run.len());
-                of_run.lose(&how, now);
-            }
-        }
-        self.workers().retain(|other| !Arc::ptr_eq(other, worker));
-        let (pid, key) = (worker.pid(), &worker.key);
-        if worker.is_retired() && tasks == 0 {
-            tracing::info!(pid, key, "a worker of WASM tasks ended after its last task");
-            return;
-        }
-        if tasks > 0 || worker.current {
-            tracing::warn!(
-                pid,
-                key,
-                how,
-                tasks,
-                "a worker of WASM tasks ended, and its tasks with it"
-            );
-        }
-        // Of one that did not come up whoever starts it tells.
-        if worker.came_up() {
-            self.ended_after(&worker.key, worker.age());
-        }
-    }
-}
-
-/// Directories below one; none where it is not there.
-fn dirs_of(dir: &Path) -> io::Result<Vec<PathBuf>> {
-    let entries = match std::fs::read_dir(dir) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
-        entries => entries?,
-    };
-    entries.map(|entry| Ok(entry?.path())).collect()
 }
 
 #[cfg(test)]

@@ -1,7 +1,9 @@
 //! What is to be done with the runs that are found alive. Pure.
 //!
 //! ```text
-//!   its supervisor is in the record of a task that gets an owner ──────────────► Owned
+//!   it works for another data directory ───────────────────────────────────────► Hold
+//!   its supervisor, or the run itself where workers have it, is in the record
+//!   of a task that gets an owner ──────────────────────────────────────────────► Owned
 //!   its allocation gets an owner, the task's own run does not live, and the note
 //!   of the run says what an owner needs ───────────────────────────────────────► Adopt
 //!   anything else ─────────────────────────────────────────────────────────────► Hold, with the reason
@@ -13,11 +15,12 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
+use super::alive::Alive;
 use ostler_control::recorded::KnownAlloc;
 use ostler_lifecycle::task::handle::RunRecord;
-use ostler_model::ids::{AllocId, TaskName};
+use ostler_model::ids::{AllocId, RunId, TaskName};
 use ostler_model::ports::SupervisorIdentity;
-use ostler_process::live::LiveRun;
+use ostler_model::task::Workload;
 
 /// What is to be done with a run.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -44,6 +47,8 @@ pub enum Why {
     NoNote,
     /// Nothing says where it belongs.
     Nameless,
+    /// It works for another data directory.
+    Elsewhere,
 }
 
 impl fmt::Display for Why {
@@ -56,26 +61,32 @@ impl fmt::Display for Why {
                 "the state file does not know the run, and what is needed to own it is not kept"
             }
             Self::Nameless => "nothing says which job it is of",
+            Self::Elsewhere => {
+                "it works for another data directory, of which this one is a copy or which was moved \
+                 here as one"
+            }
         })
     }
 }
 
 /// See the module: one verdict for each of `live`, in their order.
 #[must_use]
-pub fn decide(live: &[LiveRun], known: &BTreeMap<AllocId, KnownAlloc>) -> Vec<RunDecision> {
-    let on_record = supervisors_on_record(known);
+pub fn decide(live: &[Alive], known: &BTreeMap<AllocId, KnownAlloc>) -> Vec<RunDecision> {
+    let on_record = OnRecord::of_owned(known);
     let mut living: BTreeMap<(AllocId, &TaskName), usize> = BTreeMap::new();
-    for place in live.iter().filter_map(|run| run.place.as_ref()) {
+    for place in live.iter().filter_map(Alive::place) {
         let count = living.entry((place.alloc, &place.task)).or_default();
         *count = count.saturating_add(1);
     }
-    let alone = |run: &LiveRun| {
-        run.place.as_ref().is_some_and(|place| living.get(&(place.alloc, &place.task)) == Some(&1))
+    let alone = |run: &Alive| {
+        run.place().is_some_and(|place| living.get(&(place.alloc, &place.task)) == Some(&1))
     };
     live.iter()
         .map(|run| {
-            let SupervisorIdentity { pid, start_ticks } = run.supervisor;
-            if on_record.contains(&(pid, start_ticks)) {
+            if run.elsewhere().is_some() {
+                return RunDecision::Hold(Why::Elsewhere);
+            }
+            if on_record.has(run) {
                 return RunDecision::Owned;
             }
             strange(run, known, alone(run)).map_or_else(RunDecision::Hold, RunDecision::Adopt)
@@ -85,33 +96,85 @@ pub fn decide(live: &[LiveRun], known: &BTreeMap<AllocId, KnownAlloc>) -> Vec<Ru
 
 /// Allocations with a run that is on record and lives.
 #[must_use]
-pub fn owned(live: &[LiveRun], known: &BTreeMap<AllocId, KnownAlloc>) -> BTreeSet<AllocId> {
-    let live: BTreeSet<(u32, u64)> =
-        live.iter().map(|run| (run.supervisor.pid, run.supervisor.start_ticks)).collect();
+pub fn owned(live: &[Alive], known: &BTreeMap<AllocId, KnownAlloc>) -> BTreeSet<AllocId> {
+    let mut supervisors: BTreeSet<(u32, u64)> = BTreeSet::new();
+    let mut runs: BTreeSet<&RunId> = BTreeSet::new();
+    for run in live.iter().filter(|run| run.elsewhere().is_none()) {
+        match run {
+            Alive::Native(run) => {
+                supervisors.insert((run.supervisor.pid, run.supervisor.start_ticks));
+            }
+            Alive::Wasm(run) => runs.extend(run.run.as_ref()),
+        }
+    }
     let lives = |alloc: &KnownAlloc| {
-        let runs = alloc.tasks.values().filter_map(|task| task.run.as_ref());
-        let supervised = runs.flat_map(|run| &run.identities);
-        let mut supervisors = supervised.filter_map(|identity| identity.supervisor);
-        supervisors.any(|who| live.contains(&(who.pid, who.start_ticks)))
+        alloc.tasks.values().filter_map(|task| task.run.as_ref()).any(|run| {
+            let mut own = run.identities.iter().filter_map(|identity| identity.supervisor);
+            own.any(|who| supervisors.contains(&(who.pid, who.start_ticks)))
+                || (is_wasm(run) && runs.contains(&run.id))
+        })
     };
     known.iter().filter(|(_, alloc)| alloc.owned && lives(alloc)).map(|(id, _)| *id).collect()
 }
 
-/// Supervisors in the records of tasks that get an owner. Their boot is compared by whoever found
-/// them alive: one of another boot is not.
-fn supervisors_on_record(known: &BTreeMap<AllocId, KnownAlloc>) -> BTreeSet<(u32, u64)> {
-    let tasks = known.values().filter(|alloc| alloc.owned).flat_map(|alloc| alloc.tasks.values());
-    let identities = tasks.filter_map(|task| task.run.as_ref()).flat_map(|run| &run.identities);
-    let supervisors = identities.filter_map(|identity| identity.supervisor);
-    supervisors.map(|who| (who.pid, who.start_ticks)).collect()
+/// What records of tasks name runs that live by.
+#[derive(Default)]
+struct OnRecord<'a> {
+    /// Their boot is compared by whoever found them alive: one of another boot is not.
+    supervisors: BTreeSet<(u32, u64)>,
+    /// Runs of WASM tasks.
+    runs: BTreeSet<&'a RunId>,
+}
+
+impl<'a> OnRecord<'a> {
+    /// Of allocations that get an owner.
+    fn of_owned(known: &'a BTreeMap<AllocId, KnownAlloc>) -> Self {
+        let mut this = Self::default();
+        let tasks =
+            known.values().filter(|alloc| alloc.owned).flat_map(|alloc| alloc.tasks.values());
+        for run in tasks.filter_map(|task| task.run.as_ref()) {
+            let supervisors = run.identities.iter().filter_map(|identity| identity.supervisor);
+            this.supervisors.extend(supervisors.map(|who| (who.pid, who.start_ticks)));
+            if is_wasm(run) {
+                this.runs.insert(&run.id);
+            }
+        }
+        this
+    }
+
+    fn has(&self, run: &Alive) -> bool {
+        match run {
+            Alive::Native(run) => {
+                let SupervisorIdentity { pid, start_ticks } = run.supervisor;
+                self.supervisors.contains(&(pid, start_ticks))
+            }
+            Alive::Wasm(run) => run.run.as_ref().is_some_and(|run| self.runs.contains(run)),
+        }
+    }
+}
+
+/// Is it the record of a run whose task a worker has?
+pub(super) fn is_wasm(run: &RunRecord) -> bool {
+    run.started.as_ref().is_some_and(|one| matches!(one.workload, Workload::WasmTask(_)))
+}
+
+/// Does a note say of this run what an owner needs?
+fn is_its_own(run: &Alive, record: &RunRecord) -> bool {
+    match run {
+        Alive::Native(run) => {
+            let mut supervisors = record.identities.iter().map(|identity| identity.supervisor);
+            record.started.is_some() && supervisors.any(|one| one == Some(run.supervisor))
+        }
+        Alive::Wasm(run) => is_wasm(record) && run.run.as_ref() == Some(&record.id),
+    }
 }
 
 fn strange(
-    run: &LiveRun,
+    run: &Alive,
     known: &BTreeMap<AllocId, KnownAlloc>,
     alone: bool,
 ) -> Result<RunRecord, Why> {
-    let place = run.place.as_ref().ok_or(Why::Nameless)?;
+    let place = run.place().ok_or(Why::Nameless)?;
     let alloc = known.get(&place.alloc).ok_or(Why::Unknown)?;
     let task = alloc.tasks.get(&place.task).ok_or(Why::Unknown)?;
     if !alloc.owned || task.ended {
@@ -120,10 +183,9 @@ fn strange(
     if !alone {
         return Err(Why::Another);
     }
-    let record = run.record.as_ref().ok_or(Why::NoNote)?;
+    let record = run.record().ok_or(Why::NoNote)?;
     let record: RunRecord = serde_json::from_value(record.clone()).map_err(|_| Why::NoNote)?;
-    let its_own = record.identities.iter().any(|one| one.supervisor == Some(run.supervisor));
-    if its_own && record.started.is_some() { Ok(record) } else { Err(Why::NoNote) }
+    if is_its_own(run, &record) { Ok(record) } else { Err(Why::NoNote) }
 }
 
 #[cfg(test)]

@@ -1,12 +1,13 @@
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "tests")]
 
 use super::*;
+use crate::held::alive::WasmRun;
 use ostler_control::recorded::KnownTask;
 use ostler_lifecycle::task::handle::StartedRecord;
 use ostler_model::ids::{JobId, RunId};
 use ostler_model::ports::ProcessIdentity;
 use ostler_model::task::{DriverHandle, Workload};
-use ostler_process::live::RunPlace;
+use ostler_process::live::{LiveRun, RunPlace};
 
 fn task() -> TaskName {
     TaskName::new("web").unwrap()
@@ -38,25 +39,53 @@ fn record(of: AllocId, pid: u32) -> RunRecord {
     }
 }
 
-fn live(of: AllocId, pid: u32) -> LiveRun {
+fn place(of: AllocId) -> RunPlace {
+    RunPlace {
+        alloc: of,
+        task: task(),
+        job: JobId::new("job").unwrap(),
+        group: "group".parse().unwrap(),
+        index: 0,
+    }
+}
+
+fn native(of: AllocId, pid: u32) -> LiveRun {
     LiveRun {
         supervisor: SupervisorIdentity { pid, start_ticks: 10 },
         identity: identity(pid),
         run: Some(record(of, pid).id.to_string()),
-        place: Some(RunPlace {
-            alloc: of,
-            task: task(),
-            job: JobId::new("job").unwrap(),
-            group: "group".parse().unwrap(),
-            index: 0,
-        }),
+        place: Some(place(of)),
         record: Some(serde_json::to_value(record(of, pid)).unwrap()),
+        elsewhere: None,
+    }
+}
+
+fn live(of: AllocId, pid: u32) -> Alive {
+    Alive::Native(native(of, pid))
+}
+
+/// The record of a run of which a worker has the task.
+fn wasm_record(of: AllocId, number: u32) -> RunRecord {
+    let mut record = RunRecord { identities: Vec::new(), ..record(of, number) };
+    record.started.as_mut().unwrap().workload = Workload::WasmTask("wasm-1".to_owned());
+    record
+}
+
+fn wasm(of: AllocId, number: u32) -> WasmRun {
+    let record = wasm_record(of, number);
+    WasmRun {
+        worker: crate::held::alive::worker(77, 1, "boot"),
+        run: Some(record.id.clone()),
+        task: Some("wasm-1".to_owned()),
+        place: Some(place(of)),
+        record: Some(serde_json::to_value(record).unwrap()),
+        elsewhere: false,
     }
 }
 
 fn known(owned: bool, run: Option<RunRecord>) -> BTreeMap<AllocId, KnownAlloc> {
     let tasks = BTreeMap::from([(task(), KnownTask { run, ended: false })]);
-    BTreeMap::from([(alloc(1), KnownAlloc { owned, tasks })])
+    BTreeMap::from([(alloc(1), KnownAlloc { owned, place: None, tasks })])
 }
 
 #[test]
@@ -84,9 +113,9 @@ fn a_later_run_of_a_task_on_record_is_adopted_by_its_note() {
 #[test]
 fn a_process_that_got_the_pid_of_one_on_record_is_not_taken_for_it() {
     let known = known(true, Some(record(alloc(1), 5)));
-    let mut other = live(alloc(2), 5);
+    let mut other = native(alloc(2), 5);
     other.supervisor.start_ticks = 99;
-    assert_eq!(decide(&[other], &known), [RunDecision::Hold(Why::Unknown)]);
+    assert_eq!(decide(&[Alive::Native(other)], &known), [RunDecision::Hold(Why::Unknown)]);
 }
 
 #[test]
@@ -119,21 +148,67 @@ fn two_runs_of_one_task_are_not_both_owned() {
 
 #[test]
 fn without_a_note_that_can_be_used_nothing_is_adopted() {
-    let no_note = LiveRun { record: None, ..live(alloc(1), 5) };
-    let broken = LiveRun { record: Some(serde_json::json!({"id": 3})), ..live(alloc(1), 5) };
+    let no_note = LiveRun { record: None, ..native(alloc(1), 5) };
+    let broken = LiveRun { record: Some(serde_json::json!({"id": 3})), ..native(alloc(1), 5) };
     let of_another = LiveRun {
         record: Some(serde_json::to_value(record(alloc(1), 6)).unwrap()),
-        ..live(alloc(1), 5)
+        ..native(alloc(1), 5)
     };
     let unfinished = LiveRun {
         record: Some(
             serde_json::to_value(RunRecord { started: None, ..record(alloc(1), 5) }).unwrap(),
         ),
-        ..live(alloc(1), 5)
+        ..native(alloc(1), 5)
     };
     for run in [no_note, broken, of_another, unfinished] {
-        assert_eq!(decide(&[run], &known(true, None)), [RunDecision::Hold(Why::NoNote)]);
+        assert_eq!(
+            decide(&[Alive::Native(run)], &known(true, None)),
+            [RunDecision::Hold(Why::NoNote)]
+        );
     }
-    let nameless = LiveRun { place: None, record: None, ..live(alloc(1), 5) };
-    assert_eq!(decide(&[nameless], &known(true, None)), [RunDecision::Hold(Why::Nameless)]);
+    let nameless = LiveRun { place: None, record: None, ..native(alloc(1), 5) };
+    assert_eq!(
+        decide(&[Alive::Native(nameless)], &known(true, None)),
+        [RunDecision::Hold(Why::Nameless)]
+    );
+}
+
+#[test]
+fn a_run_of_a_worker_is_owned_adopted_or_held_back_as_that_of_a_supervisor() {
+    let this = || Alive::Wasm(wasm(alloc(1), 5));
+    let on_record = known(true, Some(wasm_record(alloc(1), 5)));
+    assert_eq!(decide(&[this()], &on_record), [RunDecision::Owned]);
+    assert_eq!(owned(&[this()], &on_record), BTreeSet::from([alloc(1)]));
+    for before in [None, Some(wasm_record(alloc(1), 3))] {
+        let verdicts = decide(&[this()], &known(true, before));
+        assert_eq!(verdicts, [RunDecision::Adopt(wasm_record(alloc(1), 5))]);
+    }
+    assert_eq!(decide(&[this()], &BTreeMap::new()), [RunDecision::Hold(Why::Unknown)]);
+    let mut over = known(true, None);
+    over.get_mut(&alloc(1)).unwrap().tasks.get_mut(&task()).unwrap().ended = true;
+    assert_eq!(decide(&[this()], &over), [RunDecision::Hold(Why::Over)]);
+    let no_note = Alive::Wasm(WasmRun { record: None, ..wasm(alloc(1), 5) });
+    assert_eq!(decide(&[no_note], &known(true, None)), [RunDecision::Hold(Why::NoNote)]);
+    let other = serde_json::to_value(wasm_record(alloc(1), 6)).unwrap();
+    let of_another = Alive::Wasm(WasmRun { record: Some(other), ..wasm(alloc(1), 5) });
+    assert_eq!(decide(&[of_another], &known(true, None)), [RunDecision::Hold(Why::NoNote)]);
+}
+
+#[test]
+fn two_runs_of_one_task_in_workers_or_below_a_supervisor_are_not_both_owned() {
+    let runs = [live(alloc(1), 5), Alive::Wasm(wasm(alloc(1), 7))];
+    let both = [RunDecision::Hold(Why::Another), RunDecision::Hold(Why::Another)];
+    assert_eq!(decide(&runs, &known(true, None)), both);
+}
+
+#[test]
+fn what_works_for_another_data_directory_is_not_owned_though_it_is_on_record() {
+    let dir = Some("/other".into());
+    let run = Alive::Native(LiveRun { elsewhere: dir, ..native(alloc(1), 5) });
+    let of_supervisor = known(true, Some(record(alloc(1), 5)));
+    assert_eq!(owned(std::slice::from_ref(&run), &of_supervisor), BTreeSet::new());
+    assert_eq!(decide(&[run], &of_supervisor), [RunDecision::Hold(Why::Elsewhere)]);
+    let run = Alive::Wasm(WasmRun { elsewhere: true, ..wasm(alloc(1), 5) });
+    let of_worker = known(true, Some(wasm_record(alloc(1), 5)));
+    assert_eq!(decide(&[run], &of_worker), [RunDecision::Hold(Why::Elsewhere)]);
 }

@@ -73,9 +73,7 @@ pub(super) async fn collect(State(api): Shared) -> Result<Response, Failure> {
     collected(api.agent.collect(None).await?)
 }
 
-/// `PUT /v1/ostler/run/SUPERVISOR/end`: end one of them.
-pub(super) async fn end_run(
-    Asked { api, id: supervisor, params }: Asked<u32>,
-) -> Result<Response, Failure> {
-    reply::json(&params, &api.agent.end_run(supervisor).await?)
+/// `PUT /v1/ostler/run/NAME/end`: end one of them.
+pub(super) async fn end_run(Asked { api, id: name, params }: Asked) -> Result<Response, Failure> {
+    reply::json(&params, &api.agent.end_run(&name).await?)
 }

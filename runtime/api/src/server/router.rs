@@ -220,7 +220,7 @@ pub(super) fn router(api: Arc<Api>) -> Router {
         .route("/v1/ostler/devices", shown(|api| api.agent.devices()))
         .route("/v1/ostler/state", shown(|api| api.agent.state_stats()))
         .route("/v1/ostler/runs", shown(|api| api.agent.held()))
-        .route("/v1/ostler/run/{supervisor}/end", put(agent::end_run).post(agent::end_run))
+        .route("/v1/ostler/run/{run}/end", put(agent::end_run).post(agent::end_run))
         .route("/v1/ostler/live", get(live::read))
         .route("/v1/ostler/log", get(monitor::last))
         .route("/v1/ostler/events", get(events::read))

@@ -145,9 +145,9 @@ pub(crate) struct RunsArgs {
 /// `ostler state end-run`.
 #[derive(Debug, Args)]
 pub(crate) struct EndRunArgs {
-    /// Process id of the supervisor
-    #[arg(value_name = "SUPERVISOR")]
-    pub supervisor: u32,
+    /// The run, as `state runs` names it: the process id of its supervisor, or the run of a WASM task
+    #[arg(value_name = "RUN")]
+    pub run: String,
 
     /// Print what was ended as one JSON object
     #[arg(long)]

@@ -13,7 +13,7 @@ use super::super::output::{self, table};
 use super::super::terminal::{Terminal, one_line};
 use ostler_agent::inspect;
 use ostler_agent::{HeldReport, HeldRun};
-use ostler_api::client::{ApiClient, default_data_dir};
+use ostler_api::client::{ApiClient, default_data_dir, segment};
 
 /// What is printed as JSON.
 #[derive(Debug, Serialize)]
@@ -44,10 +44,10 @@ pub(super) async fn runs(args: &RunsArgs, terminal: &Terminal) -> Result<Exit, S
 pub(super) async fn end(args: &EndRunArgs, terminal: &Terminal) -> Result<Exit, Stop> {
     let run: HeldRun = match serving(&args.which).await {
         Some(client) => {
-            let path = format!("/v1/ostler/run/{}/end", args.supervisor);
+            let path = format!("/v1/ostler/run/{}/end", segment(&args.run));
             client.put(&path, &()).await?
         }
-        None => inspect::end_run(&dir(&args.which)?, args.supervisor).await?,
+        None => inspect::end_run(&dir(&args.which)?, &args.run).await?,
     };
     let text = || format!("ended: {}\n", one_line(&run.to_string()));
     output::show(args.json, &run, text, terminal)?;
@@ -66,6 +66,15 @@ fn dir(which: &StateDirArgs) -> Result<PathBuf, Stop> {
     dir.ok_or_else(|| Stop::Wrong("no data directory is given: use --data-dir DIR".to_owned()))
 }
 
+/// The process that a run lives below.
+fn kept_by(run: &HeldRun) -> String {
+    match (run.supervisor, run.worker) {
+        (Some(supervisor), _) => format!("supervisor {supervisor}"),
+        (None, Some(worker)) => format!("worker {worker}"),
+        (None, None) => "-".to_owned(),
+    }
+}
+
 /// A table of runs, with what can be done.
 pub(super) fn text(runs: &[HeldRun], none: &str, terminal: &Terminal) -> String {
     if runs.is_empty() {
@@ -79,7 +88,7 @@ pub(super) fn text(runs: &[HeldRun], none: &str, terminal: &Terminal) -> String 
         };
         let short = run.alloc.as_ref().map(|id| id.chars().take(8).collect::<String>());
         [
-            run.supervisor.to_string(),
+            kept_by(run),
             or_dash(run.pid.map(|pid| pid.to_string())),
             or_dash(place),
             or_dash(run.task.clone()),
@@ -87,7 +96,7 @@ pub(super) fn text(runs: &[HeldRun], none: &str, terminal: &Terminal) -> String 
             run.reason.clone(),
         ]
     });
-    let mut text = table(["SUPERVISOR", "PROCESS", "OF", "TASK", "ALLOC", "WHY"], rows, terminal);
+    let mut text = table(["KEPT BY", "PROCESS", "OF", "TASK", "ALLOC", "WHY"], rows, terminal);
     text.push_str("\nend one with its command; until then nothing is started in its place:\n");
     for run in runs {
         let _ = writeln!(text, "  {}", one_line(&run.end_with));

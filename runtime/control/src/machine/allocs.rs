@@ -105,10 +105,10 @@ impl Machine {
     pub(super) fn run_ended(
         &mut self,
         world: &World<'_>,
-        supervisor: u32,
+        name: &str,
         out: &mut Vec<ControlEffect>,
     ) {
-        let Some(free) = self.tables.holds.lift(supervisor) else { return };
+        let Some(free) = self.tables.holds.lift(name) else { return };
         let own = free.into_iter().filter_map(|id| Some(self.tables.alloc_mut(id)?.make_owner()));
         let own = own.collect();
         self.write(AfterWrite::Nothing, Vec::new(), own, Wait::No, out);

@@ -227,8 +227,8 @@ pub enum ControlEvent {
     Measured(Option<FsUse>),
     /// A run that nobody owned has ended.
     RunEnded {
-        /// Process id of its supervisor.
-        supervisor: u32,
+        /// By what it was named.
+        name: String,
     },
     /// Servers know how these have ended, or will have.
     EndsTold(Vec<AllocId>),

@@ -57,6 +57,9 @@ pub const PROCESS_DESCRIPTORS_RESERVE: u64 = 256;
 /// each uses the directories it was given. The kernel's own default of what one process may have
 /// (`fs.nr_open`).
 pub const OPEN_FILES_WANTED: u64 = 1_048_576;
+/// Fewest with which an agent starts: it holds some sixty at rest, and each connection, plugin call, start of a
+/// task and look at the node needs some more.
+pub const AGENT_OPEN_FILES_MIN: u64 = 256;
 /// One task, or one plugin, may have one in so many of those.
 pub const GUEST_DESCRIPTORS_OWN_PART: u64 = 4;
 /// Ticks without a running guest after which the epoch ticker sleeps until one runs.
@@ -133,6 +136,16 @@ pub const WORKER_START_WALL_MAX: Duration = Duration::from_secs(20);
 /// How long a worker may take to answer what an agent asks. It answers from memory; its threads may wait
 /// for a busy machine.
 pub const WORKER_ANSWER_WALL_MAX: Duration = Duration::from_secs(10);
+/// How often a worker with an agent is asked whether it answers still: one that hangs is not told by the
+/// kernel as one that ended is.
+pub const WORKER_LOOK_INTERVAL: Duration = Duration::from_secs(15);
+/// How long an answer of a worker may take before it is asked whether it answers at all.
+pub const WORKER_DOUBT_AFTER: Duration = Duration::from_secs(2);
+/// Questions in a row that a worker leaves without an answer, each for [`WORKER_ANSWER_WALL_MAX`], before it is
+/// killed as one that hangs. More than one: the whole machine may have stood still during the first.
+pub const WORKER_SILENCES_MAX: u32 = 2;
+/// Workers in which the start of one task is tried, where they end or hang over it.
+pub const WORKER_START_TRIES_MAX: u32 = 3;
 /// The same for the start of a task, which may read directories of a slow disk.
 pub const WORKER_TASK_WALL_MAX: Duration = Duration::from_secs(30);
 /// The same for what a task uses: it is shown, and nothing waits for it.

@@ -56,7 +56,7 @@ fn who_leaves_waits_for_changes_under_way_but_not_for_ever() {
     assert!(play.is_answered(leave));
 }
 
-/// A node that holds this place back: a run of it lives, under supervisor 9, and nobody owns it.
+/// A node that holds this place back: a run of it lives, called 9, and nobody owns it.
 fn holding_back(alloc: &Allocation) -> Play {
     let problem = crate::admission::Problem::HeldBack {
         run: String::new(),
@@ -65,7 +65,7 @@ fn holding_back(alloc: &Allocation) -> Play {
     };
     let (job_id, group, index) = (alloc.job.id.clone(), alloc.group.clone(), alloc.index);
     let place = Some(HeldPlace { alloc: alloc.id, job: job_id, group, index });
-    let holds = Holds::new(vec![Held { supervisor: 9, place, problem }], BTreeSet::new());
+    let holds = Holds::new(vec![Held { name: "9".into(), place, problem }], BTreeSet::new());
     let mut play = Play::new();
     play.machine = Machine::new(Tables::new(0, Timestamp::default(), holds));
     play
@@ -121,7 +121,7 @@ fn a_place_whose_run_lives_unowned_is_filled_when_that_has_ended() {
     };
     let (job_id, group, index) = (lost.job.id.clone(), lost.group.clone(), lost.index);
     let place = Some(HeldPlace { alloc: lost.id, job: job_id, group, index });
-    let holds = Holds::new(vec![Held { supervisor: 7, place, problem }], BTreeSet::new());
+    let holds = Holds::new(vec![Held { name: "7".into(), place, problem }], BTreeSet::new());
     let mut play = Play::new();
     play.machine = Machine::new(Tables::new(0, Timestamp::default(), holds));
     play.ask(Ask::Restore(Box::new(found)));
@@ -129,7 +129,7 @@ fn a_place_whose_run_lives_unowned_is_filled_when_that_has_ended() {
     assert_eq!((play.owners.len(), play.blocked("web")), (1, 1));
     play.pass(60 * SECOND);
     assert_eq!(play.owners.len(), 1);
-    play.feed(ControlEvent::RunEnded { supervisor: 7 });
+    play.feed(ControlEvent::RunEnded { name: "7".into() });
     play.pass(Duration::ZERO);
     assert_eq!((play.owners.len(), play.blocked("web")), (2, 0));
 }
@@ -143,7 +143,7 @@ fn an_allocation_with_a_run_that_lives_unowned_gets_its_owner_when_that_has_ende
     let mut play = holding_back(&alloc);
     play.ask(Ask::Restore(Box::new(found)));
     assert!(play.owners.is_empty() && play.blocked("web") == 1);
-    play.feed(ControlEvent::RunEnded { supervisor: 9 });
+    play.feed(ControlEvent::RunEnded { name: "9".into() });
     play.pass(Duration::ZERO);
     assert_eq!(play.owners.keys().copied().collect::<Vec<_>>(), [alloc.id]);
     assert_eq!(play.blocked("web"), 0);

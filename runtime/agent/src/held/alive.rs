@@ -1,0 +1,155 @@
+//! A run that lives, and what keeps it: a supervisor of its own, or a worker that it shares.
+
+use std::io;
+use std::time::Duration;
+
+use ostler_model::clock;
+use ostler_model::ids::RunId;
+use ostler_model::ports::ProcessIdentity;
+use ostler_plugin::host::wasm_task::WasmTasks;
+use ostler_process::identity;
+use ostler_process::live::{LiveRun, RunPlace};
+use ostler_worker::LivingTask;
+
+/// A run that lives.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Alive {
+    /// A native task below its supervisor.
+    Native(LiveRun),
+    /// WASM tasks.
+    Wasm(WasmRun),
+}
+
+/// A run of WASM tasks that lives.
+#[derive(Clone, Debug, PartialEq)]
+pub struct WasmRun {
+    /// The process of its worker.
+    pub worker: ProcessIdentity,
+    /// Its id; `None`: the worker lives and does not say what lives in it.
+    pub run: Option<RunId>,
+    /// Its task in the worker, where this agent has the worker.
+    pub task: Option<String>,
+    /// Where it belongs.
+    pub place: Option<RunPlace>,
+    /// What an agent had on record of it, from its note.
+    pub record: Option<serde_json::Value>,
+    /// Its worker works for another data directory, of which this one is a copy.
+    pub elsewhere: bool,
+}
+
+/// The process of a worker.
+pub(super) fn worker(pid: u32, start_ticks: u64, boot: &str) -> ProcessIdentity {
+    ProcessIdentity { pid, start_ticks, boot_id: boot.to_owned(), cgroup: None, supervisor: None }
+}
+
+impl Alive {
+    /// One that a worker of this data directory has.
+    pub(super) fn wasm(task: LivingTask, record: Option<(RunPlace, serde_json::Value)>) -> Self {
+        let (noted, record) = record.unzip();
+        Self::Wasm(WasmRun {
+            worker: worker(task.worker, 0, ""),
+            run: Some(task.run),
+            task: Some(task.id),
+            place: noted.or(task.place),
+            record: record.filter(|record| !record.is_null()),
+            elsewhere: false,
+        })
+    }
+
+    /// What lives in a worker that does not say it.
+    pub(super) fn unasked(worker: ProcessIdentity) -> Self {
+        Self::Wasm(WasmRun {
+            worker,
+            run: None,
+            task: None,
+            place: None,
+            record: None,
+            elsewhere: false,
+        })
+    }
+
+    /// Where it belongs; `None`: nothing says so.
+    #[must_use]
+    pub const fn place(&self) -> Option<&RunPlace> {
+        match self {
+            Self::Native(run) => run.place.as_ref(),
+            Self::Wasm(run) => run.place.as_ref(),
+        }
+    }
+
+    /// What an agent had on record of it.
+    pub(super) const fn record(&self) -> Option<&serde_json::Value> {
+        match self {
+            Self::Native(run) => run.record.as_ref(),
+            Self::Wasm(run) => run.record.as_ref(),
+        }
+    }
+
+    /// Its id, where it is known.
+    pub(super) fn run(&self) -> Option<String> {
+        match self {
+            Self::Native(run) => run.run.clone(),
+            Self::Wasm(run) => run.run.as_ref().map(ToString::to_string),
+        }
+    }
+
+    /// By what it is named in commands: the process id of its supervisor, or its run, which shares its
+    /// worker with others.
+    #[must_use]
+    pub fn name(&self) -> String {
+        match self {
+            Self::Native(run) => run.supervisor.pid.to_string(),
+            Self::Wasm(run) => self.run().unwrap_or_else(|| run.worker.pid.to_string()),
+        }
+    }
+
+    /// It works for another data directory; which, where that is known.
+    pub(crate) fn elsewhere(&self) -> Option<String> {
+        match self {
+            Self::Native(run) => Some(run.elsewhere.as_ref()?.display().to_string()),
+            Self::Wasm(run) => run.elsewhere.then(|| "not known".to_owned()),
+        }
+    }
+
+    /// Has it ended? `tasks`: those of this agent.
+    pub(super) fn ended(&self, tasks: &dyn WasmTasks) -> bool {
+        match self {
+            Self::Native(run) => run.ended(),
+            Self::Wasm(WasmRun { run: Some(run), task: Some(task), .. }) => {
+                !tasks.running(run, task).unwrap_or(false)
+            }
+            Self::Wasm(run) => !identity::is_alive(&run.worker),
+        }
+    }
+
+    /// End it, and wait for that. `tasks`: those of this agent.
+    pub(super) async fn end(&self, tasks: &dyn WasmTasks, bound: Duration) -> io::Result<()> {
+        let run = match self {
+            Self::Native(run) => return run.end(bound).await,
+            Self::Wasm(run) => run,
+        };
+        let (WasmRun { run: Some(id), task: Some(task), .. }, false) = (run, run.elsewhere) else {
+            return run.end_worker(bound).await;
+        };
+        tasks.kill_run(id);
+        let ended = clock::timeout(bound, tasks.wait(id, task)).await;
+        ended.map(drop).ok_or_else(|| {
+            io::Error::new(io::ErrorKind::TimedOut, format!("it did not end within {bound:?}"))
+        })
+    }
+}
+
+impl WasmRun {
+    /// End the worker with all that lives in it: it does not say what that is.
+    pub(crate) async fn end_worker(&self, bound: Duration) -> io::Result<()> {
+        if self.elsewhere {
+            let text = format!(
+                "its worker (pid {}) works for another data directory; stop it with the agent of \
+                 that directory",
+                self.worker.pid
+            );
+            return Err(io::Error::other(text));
+        }
+        identity::end_unnamed(self.worker.clone(), bound).await
+    }
+}

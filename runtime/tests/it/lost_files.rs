@@ -1,0 +1,146 @@
+//! Files beside the state that somebody removes, moves or copies.
+
+use std::path::Path;
+
+use rustix::process::Signal;
+
+use crate::support::agent_process::{AgentProcess, Home, ask};
+use crate::support::jobs::{shell, wasm};
+use crate::support::system::{eventually, pid_in, runs, until};
+
+fn service(id: &str, task: &str) -> String {
+    format!("job \"{id}\" {{\n group \"g\" {{\n {task}\n }}\n}}\n")
+}
+
+fn sleeper(id: &str) -> String {
+    service(id, &shell("t", "echo $$ > local/pid; exec sleep 600", ""))
+}
+
+async fn killed(agent: AgentProcess) -> Home {
+    agent.signal(Signal::KILL);
+    agent.ended().await.1
+}
+
+async fn pid_of(agent: &AgentProcess, job: &str) -> u32 {
+    let alloc = agent.alloc(job).await;
+    pid_in(&agent.data.path().join(format!("allocs/{alloc}/t/local/pid"))).await
+}
+
+#[tokio::test]
+async fn a_socket_that_was_removed_is_made_again_and_the_command_line_says_what_is_so() {
+    let mut agent = AgentProcess::start().await;
+    let sockets = std::fs::read_dir(agent.data.path()).unwrap().map(|entry| entry.unwrap().path());
+    let socket = sockets.into_iter().find(|path| path.extension().is_some_and(|e| e == "sock"));
+    let socket = socket.unwrap();
+    std::fs::remove_file(&socket).unwrap();
+    let status = agent.ask(&["node", "status"]).await;
+    status.said(0, &[]);
+    assert!(
+        status.stderr.is_empty() || status.stderr.contains("the socket was removed"),
+        "{status:#?}"
+    );
+    agent.hears("the socket of the API was removed and is made again").await;
+    assert!(socket.exists());
+}
+
+#[tokio::test]
+async fn a_job_of_a_jobs_directory_that_the_agent_no_longer_has_can_be_stopped() {
+    let agent = AgentProcess::start().await;
+    let jobs = agent.data.path().join("jobs.d");
+    std::fs::create_dir(&jobs).unwrap();
+    let file = jobs.join("k.hcl");
+    std::fs::write(&file, sleeper("k")).unwrap();
+    let dir = jobs.to_str().unwrap().to_owned();
+    let agent = AgentProcess::start_in(killed(agent).await, &["--jobs-dir", &dir]).await;
+    until("its job runs", async || {
+        let stub = agent.ask(&["job", "status", "k"]).await;
+        stub.code == Some(0) && stub.stdout.contains("running")
+    })
+    .await;
+    let pid = pid_of(&agent, "k").await;
+    // As long as the file gives it, the file is what is to be changed.
+    agent.ask(&["job", "stop", "k"]).await.said(2, &["change or remove"]);
+    let agent = AgentProcess::start_in(killed(agent).await, &[]).await;
+    assert!(runs(pid));
+    agent.ask(&["job", "stop", "k"]).await.said(0, &["job k is stopped"]);
+    assert!(!runs(pid));
+}
+
+/// All of a directory, as it is: owners, modes and links.
+async fn copy(from: &Path, to: &Path) {
+    let mut copy = crate::support::binary::unconfigured("cp");
+    copy.arg("-a").arg(from.join(".")).arg(to);
+    assert!(copy.status().await.unwrap().success());
+}
+
+#[tokio::test]
+async fn an_agent_on_a_copied_data_directory_leaves_the_tasks_of_the_first_alone() {
+    let agent = AgentProcess::start().await;
+    agent.run(&sleeper("native")).await.said(0, &["job native runs"]);
+    let toolbox = ostler_guests::fixtures::TOOLBOX_P1;
+    let idle = service("idle", &wasm("t", toolbox, &["sleep", "1000000"], ""));
+    agent.run(&idle).await.said(0, &["job idle runs"]);
+    let pid = pid_of(&agent, "native").await;
+    let first = killed(agent).await;
+    let second = Home::new();
+    copy(first.path(), second.path()).await;
+
+    let agent = AgentProcess::start_in(first, &[]).await;
+    let other = AgentProcess::start_in(second, &[]).await;
+    let listed = other.json(&["state", "runs", "--json"]).await;
+    let listed = listed["runs"].as_array().unwrap().clone();
+    assert_eq!(listed.len(), 2, "{listed:#?}");
+    for run in &listed {
+        assert!(run["reason"].as_str().unwrap().contains("another data directory"), "{run:#}");
+    }
+    for job in ["native", "idle"] {
+        other.ask(&["job", "stop", "--detach", "--purge", job]).await;
+    }
+    drop(other);
+    assert!(runs(pid), "the first agent's task runs on");
+    for job in ["native", "idle"] {
+        let alloc = agent.alloc(job).await;
+        let shown = agent.json(&["alloc", "status", "--json", &alloc]).await;
+        assert_eq!(shown["TaskStates"]["t"]["State"], "running", "{shown:#}");
+        assert_eq!(shown["TaskStates"]["t"]["Restarts"], 0, "{shown:#}");
+    }
+    agent.ask(&["job", "stop", "native"]).await.said(0, &["job native is stopped"]);
+    assert!(!runs(pid), "its own agent ends it");
+}
+
+#[tokio::test]
+async fn a_data_directory_that_was_moved_is_the_same_one() {
+    let agent = AgentProcess::start().await;
+    agent.run(&sleeper("native")).await.said(0, &["job native runs"]);
+    let pid = pid_of(&agent, "native").await;
+    let first = killed(agent).await;
+    let second = Home::new();
+    for entry in std::fs::read_dir(first.path()).unwrap() {
+        let entry = entry.unwrap();
+        std::fs::rename(entry.path(), second.path().join(entry.file_name())).unwrap();
+    }
+    let agent = AgentProcess::start_in(second, &[]).await;
+    agent.ask(&["job", "stop", "native"]).await.said(0, &["job native is stopped"]);
+    eventually("it is ended", || !runs(pid)).await;
+}
+
+#[tokio::test]
+async fn what_was_held_when_its_agent_was_killed_leaves_no_exit_record() {
+    let mut home = Home::new();
+    for round in 0..6_u64 {
+        let agent = AgentProcess::start_in(home, &[]).await;
+        let text = service("many", &shell("t", "exec sleep 600", ""));
+        let text = text.replace("group \"g\" {", "group \"g\" {\n count = 10");
+        agent.submit(&text).await.said(0, &[]);
+        ostler_model::clock::sleep(std::time::Duration::from_millis(15 * round)).await;
+        home = killed(agent).await;
+        let agent = AgentProcess::start_in(home, &[]).await;
+        agent.ask(&["job", "stop", "--purge", "many"]).await.said(0, &[]);
+        let exits = agent.data.path().join("exits");
+        let names = || std::fs::read_dir(&exits).map_or(0, Iterator::count);
+        eventually("no record is left", || names() == 0).await;
+        agent.signal(Signal::TERM);
+        home = agent.ended().await.1;
+    }
+    ask(home.path(), &["state", "check"]).await.said(0, &[]);
+}
