@@ -6,7 +6,7 @@ use std::time::Duration;
 use proptest::prelude::*;
 
 use super::super::{JobFileError, Syntax, parse, parse_file};
-use super::{check_places, in_task, problems};
+use super::{check_places, good, in_task, problems};
 use crate::{Inputs, read_with};
 use ostler_model::limits::{JOB_DIAGNOSTICS_MAX, JOB_FILE_BYTES_MAX, JOB_RULES_MAX};
 use ostler_model::wanted::Awaited;
@@ -145,9 +145,9 @@ fn compiling_patterns_counts_and_a_pattern_is_compiled_once() {
         assert!(found[0].contains("produce too much"), "{found:?}");
     }
     let same = config("[for i in range(1000) : regex_replace(\"a-${i}\", \"[a-z]+-\", \"\")]");
-    assert_eq!(problems(&same), Vec::<String>::new());
+    good(&same);
     let searched = config(
-        "[for i in range(1000) : regex_replace(join(\"\", range(1000)), \"\\\\w{9}x\", \"\")]",
+        "[for i in range(1000) : regex_replace(join(\"\", range(1000)), \"\\\\w{4}x\", \"\")]",
     );
     assert!(problems(&searched)[0].contains("produce too much"));
 }
@@ -180,8 +180,8 @@ fn what_a_job_compares_is_bounded_in_number_length_and_patterns() {
     assert_eq!(found.len(), 1, "{found:?}");
     assert!(found[0].contains("the regular expressions of this job have"), "{found:?}");
     let usual: String =
-        (0..300).map(|i| rule(&format!("regexp = \"^r[0-9]{{1,3}}-{i}$\""))).collect();
-    assert_eq!(problems(&in_task(&usual)), Vec::<String>::new());
+        (0..200).map(|i| rule(&format!("regexp = \"^r[0-9]{{1,3}}-{i}$\""))).collect();
+    good(&in_task(&usual));
 }
 
 #[test]
