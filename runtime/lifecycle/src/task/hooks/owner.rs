@@ -24,11 +24,14 @@ impl TaskHook for OwnerHook {
             };
             let user = match &scope.task.user {
                 None => None,
-                Some(user) => match config::environment(scope, preparation)?.interpolate(user) {
-                    Ok(user) => Some(user),
-                    // A variable of its templates, or none: `config` says so.
-                    Err(_) => return Ok(()),
-                },
+                Some(user) => {
+                    let env = config::environment(scope, preparation).await?;
+                    match env.interpolate(user) {
+                        Ok(user) => Some(user),
+                        // A variable of its templates, or none: `config` says so.
+                        Err(_) => return Ok(()),
+                    }
+                }
             };
             let found = driver.owner(user).await.map_err(|error| HookError::plugin(&error))?;
             preparation.owner = found;
