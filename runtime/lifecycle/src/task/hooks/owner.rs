@@ -27,9 +27,9 @@ impl TaskHook for OwnerHook {
                 Some(user) => {
                     let env = config::environment(scope, preparation).await?;
                     match env.interpolate(user) {
-                        Ok(user) => Some(user),
+                        Ok(name) if env.unknown_in([user.as_str()]).is_empty() => Some(name),
                         // A variable of its templates, or none: `config` says so.
-                        Err(_) => return Ok(()),
+                        _ => return Ok(()),
                     }
                 }
             };
