@@ -8,8 +8,8 @@ use tokio::sync::watch;
 use super::views::Readiness;
 use super::{
     AgentHandle, AllocError, AllocRef, AllocView, ChangesSeen, Collected, Deployed, DeploymentAsk,
-    JobView, Meant, Plan, RegisterOptions, Registered, RestartScope, Stage, StopOptions, Stopped,
-    SubmitError,
+    JobOptions, JobView, Plan, RegisterOptions, Registered, RestartScope, Stage, StopOptions,
+    Stopped, SubmitError,
 };
 use ostler_control::scaling::scaled;
 use ostler_jobsdir::{FilesOnDisk, JobsDir, JobsDirReport};
@@ -231,7 +231,7 @@ impl AgentHandle {
     ///
     /// # Errors
     /// When the job's configuration is wrong. That it does not fit is part of the plan.
-    pub fn plan(&self, job: &Job, meant: Meant) -> Result<Plan, SubmitError> {
+    pub fn plan(&self, job: &Job, meant: JobOptions) -> Result<Plan, SubmitError> {
         self.takes_jobs()?;
         self.accepts(job)?;
         Ok(self.0.control.plan(job, meant))

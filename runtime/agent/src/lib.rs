@@ -99,9 +99,9 @@ pub use ostler_control::scaling::ScaleError;
 pub use ostler_control::variables::VariableError;
 pub use ostler_control::{
     AllocError, AllocRef, AllocView, BlockedPlacement, ChangeOf, ChangesSeen, Collected,
-    ConfigProblem, Deployed, DeviceExplanation, GroupCounts, GroupPlan, JobStatus, JobView, Meant,
-    NotedChange, PlaceCounts, Plan, RAW_EXEC, RegisterOptions, Registered, Stage, StopOptions,
-    Stopped, SubmitError,
+    ConfigProblem, Deployed, DeviceExplanation, GroupCounts, GroupPlan, JobOptions, JobStatus,
+    JobView, NotedChange, PlaceCounts, Plan, RAW_EXEC, RegisterOptions, Registered, Stage,
+    StopOptions, Stopped, SubmitError,
 };
 pub use ostler_device::matching::{DeviceAffinity, DeviceCandidate, DeviceOutcome};
 pub use ostler_events::{EVENTS_FILE, EventTopic, EventsSeen, EventsWanted, KeptEvent, Noted};
@@ -407,7 +407,7 @@ impl AgentHandle {
 
     /// Groups of a job that keep a count which their `scaling` would not allow, a sentence for each.
     #[must_use]
-    pub fn counts_out_of_range(&self, job: &Job, meant: Meant) -> Vec<String> {
+    pub fn counts_out_of_range(&self, job: &Job, meant: JobOptions) -> Vec<String> {
         let known = self.job(&job.id);
         let job = meant.of(job, known.as_ref().map(|view| &*view.record));
         let sentence = |group: &TaskGroup| {

@@ -382,8 +382,7 @@ async fn trim_heap(ended: CancellationToken) {
 /// one is a copy, is nothing of this agent.
 fn end_process(
     data_dir: &Path,
-) -> impl Fn(RunId, ProcessIdentity) -> BoxFuture<'static, io::Result<bool>> + Send + Sync + use<>
-{
+) -> impl Fn(RunId, ProcessIdentity) -> BoxFuture<'static, io::Result<bool>> + Send + Sync + use<> {
     let exits = data_dir.join("exits");
     move |run, identity| {
         let elsewhere =

@@ -15,8 +15,8 @@ use super::machine::{Answer, Ask, Change, ControlEvent, JobAction, LEAVE_WALL_MA
 use super::owner::{Message, Shared};
 use super::tables::{AllocEntry, JobEntry, PlacedBy, Tables};
 use super::views::{
-    AllocRef, AllocView, Assigned, BlockedPlacement, Collected, Deployed, JobView, Meant, Plan,
-    RegisterOptions, Registered, Stage, StopOptions, Stopped,
+    AllocRef, AllocView, Assigned, BlockedPlacement, Collected, Deployed, JobOptions, JobView,
+    Plan, RegisterOptions, Registered, Stage, StopOptions, Stopped,
 };
 use ostler_device::ledger::{DeviceLedger, InstanceHolder};
 use ostler_device::manager::LedgerBook;
@@ -214,7 +214,7 @@ impl ControlHandle {
 
     /// What [`ControlHandle::register`] would do; nothing is changed.
     #[must_use]
-    pub fn plan(&self, job: &Job, meant: Meant) -> Plan {
+    pub fn plan(&self, job: &Job, meant: JobOptions) -> Plan {
         let now = self.shared.now();
         self.shared.with_world(|world| now.machine.tables().plan(world, job, meant))
     }

@@ -42,8 +42,8 @@ pub use owner::{ControlOptions, spawn};
 pub use tables::{AllocEntry, AllocVerdict, JobEntry, PlacedBy, Tables};
 pub use views::{
     AllocRef, AllocView, Assigned, BlockedPlacement, Collected, Deployed, GroupCounts, GroupPlan,
-    JobStatus, JobView, Meant, PlaceCounts, Plan, RegisterOptions, Registered, Stage, StopOptions,
-    Stopped,
+    JobOptions, JobStatus, JobView, PlaceCounts, Plan, RegisterOptions, Registered, Stage,
+    StopOptions, Stopped,
 };
 
 /// The driver without isolation, which an operator must switch on.

@@ -20,7 +20,7 @@ use super::reconcile::{
     Existing, GroupProgress, How, PlaceAction, Reconciled, WantedJob, reason, reconcile,
 };
 use super::tables::{AllocEntry, Tables};
-use super::views::{BlockedPlacement, GroupPlan, Meant, RegisterOptions};
+use super::views::{BlockedPlacement, GroupPlan, JobOptions, RegisterOptions};
 use ostler_model::alloc::{Allocation, ClientStatus, DesiredStatus};
 use ostler_model::ids::{AllocId, GroupName};
 use ostler_model::job::{Job, JobKind, TaskGroup};
@@ -448,7 +448,7 @@ fn may_follow(before: &JobOrigin, now: &JobOrigin) -> bool {
 
 /// The record of a job that is given again as it is, or of which nothing changes but whether it is
 /// stopped. A stopped one that is to run is a new version.
-pub(crate) fn same(job: &Job, known: &JobRecord, meant: Meant) -> Option<JobRecord> {
+pub(crate) fn same(job: &Job, known: &JobRecord, meant: JobOptions) -> Option<JobRecord> {
     let same = *known.job == *job && (meant.stopped || !known.stopped);
     same.then(|| JobRecord { stopped: meant.stopped, ..known.clone() })
 }

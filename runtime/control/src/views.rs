@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! register(Job, RegisterOptions) ─► Registered        jobs()   ─► JobView
-//! plan(Job, Meant)               ─► Plan              allocs() ─► AllocView
+//! plan(Job, JobOptions)               ─► Plan              allocs() ─► AllocView
 //! deregister(JobId, StopOptions) ─► Stopped            readiness() ─► Readiness
 //! ```
 //! A view is what was true at one moment; its `modify_index` says which one, and
@@ -35,21 +35,21 @@ pub struct RegisterOptions {
     /// Everything of it is placed now, or nothing is changed.
     pub all_or_nothing: bool,
     /// How its text is meant.
-    pub meant: Meant,
+    pub meant: JobOptions,
     /// Where its allocations belong in a trace; decides nothing.
     pub trace: Option<TraceContext>,
 }
 
 /// How the text of a job is meant beside what it says.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Meant {
+pub struct JobOptions {
     /// It is stopped, or stays so.
     pub stopped: bool,
     /// Groups that the job has already keep their counts, whatever the text says.
     pub keeps_counts: bool,
 }
 
-impl Meant {
+impl JobOptions {
     /// The job that is meant: with the counts that its groups have where they keep them.
     #[must_use]
     pub fn of<'a>(self, job: &'a Job, known: Option<&JobRecord>) -> Cow<'a, Job> {

@@ -111,7 +111,7 @@ pub fn read_with(
 
 /// A job of a request to the API.
 #[derive(Clone, Debug)]
-pub struct Request {
+pub struct JobBody {
     /// The job and what goes with it.
     pub parsed: Parsed,
     /// It is to be stopped, or stay so.
@@ -124,7 +124,7 @@ pub struct Request {
 ///
 /// # Errors
 /// As [`read`].
-pub fn read_request(input: &[u8], acted_on: &[&str]) -> Result<Request, Diagnostics> {
+pub fn read_request(input: &[u8], acted_on: &[&str]) -> Result<JobBody, Diagnostics> {
     let file = Path::new("");
     let ((job, places, stop), _, warnings) =
         text::whole(input, file, JOB_FILE_BYTES_MAX, "the job", |text, sink| {
@@ -135,7 +135,7 @@ pub fn read_request(input: &[u8], acted_on: &[&str]) -> Result<Request, Diagnost
             let (places, stop) = (cx.places, cx.stop.is_some());
             Some((with_needed_dir(job, sink), places, stop))
         })?;
-    Ok(Request { parsed: Parsed { job, places, warnings }, stop })
+    Ok(JobBody { parsed: Parsed { job, places, warnings }, stop })
 }
 
 fn parse_text(

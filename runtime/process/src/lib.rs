@@ -61,7 +61,7 @@ pub use self::cgroup::{CgroupStatus, Unavailable, WorkerCgroup, make_room};
 pub use self::error::{ProcessError, chain};
 pub use self::isolate::{Abilities, Isolation};
 pub use self::supervise::record::ExitRecordError;
-pub use self::unlinked::HeldFiles;
+pub use self::unlinked::UnlinkedFiles;
 
 use self::cgroup::Leaf;
 use self::child::Spawner;

@@ -31,7 +31,7 @@ const BLOCK_BYTES: u64 = 512;
 
 /// What processes hold of files without a name.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct HeldFiles {
+pub struct UnlinkedFiles {
     /// Bytes occupied.
     pub bytes: u64,
     /// Bytes as the lengths of the files say.
@@ -46,7 +46,12 @@ impl ProcessHost {
     /// What the processes of an allocation's tasks hold of files of the file system `device` that have no name.
     /// Blocks. `stop`: nobody wants to know any more.
     #[must_use]
-    pub fn held_files(&self, alloc: AllocId, device: u64, stop: &dyn Fn() -> bool) -> HeldFiles {
+    pub fn held_files(
+        &self,
+        alloc: AllocId,
+        device: u64,
+        stop: &dyn Fn() -> bool,
+    ) -> UnlinkedFiles {
         let mut look = Look::new(device, stop);
         for pid in self.pids_of(alloc, &mut look.found.incomplete) {
             look.process(pid);
@@ -84,7 +89,7 @@ fn in_cgroup(path: &Path) -> io::Result<Vec<u32>> {
 
 /// One look at some processes.
 struct Look<'a> {
-    found: HeldFiles,
+    found: UnlinkedFiles,
     device: u64,
     /// Files that are counted.
     known: BTreeSet<u64>,
@@ -94,7 +99,7 @@ struct Look<'a> {
 
 impl<'a> Look<'a> {
     fn new(device: u64, stop: &'a dyn Fn() -> bool) -> Self {
-        let (found, known) = (HeldFiles::default(), BTreeSet::new());
+        let (found, known) = (UnlinkedFiles::default(), BTreeSet::new());
         Self { found, device, known, left: HELD_FILES_LOOKED_AT_MAX, stop }
     }
 
@@ -254,7 +259,7 @@ mod tests {
         };
         let held = found(device);
         assert_eq!((held.inodes, held.apparent_bytes, held.incomplete), (1, 1 << 20, false));
-        assert_eq!(found(device + 1), HeldFiles::default(), "of another file system");
+        assert_eq!(found(device + 1), UnlinkedFiles::default(), "of another file system");
         let mut stopped = Look::new(device, &|| true);
         stopped.process(child.id());
         assert!(stopped.found.incomplete);

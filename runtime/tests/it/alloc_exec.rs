@@ -19,7 +19,7 @@ use tokio_tungstenite::tungstenite::protocol::Role;
 
 use crate::cluster_exec::{PIPES, Terminal};
 use crate::support::agent_process::{AgentProcess, Home};
-use crate::support::binary::{command, with_input};
+use crate::support::binary::{command, ostler, with_input};
 use crate::support::http::{Client, within};
 use crate::support::jobs::{SOON_HEALTHY, isolated_shell, lifecycle, shell, wasm, with_guests};
 use crate::support::needs::{Need, skipped};
@@ -438,5 +438,8 @@ async fn a_command_waits_until_the_next_agent_has_taken_the_task_over() {
     let (_, home) = agent.ended().await;
     // Asked while it starts, not when it is ready.
     let agent = AgentProcess::spawn(home, &[], |_| {});
-    agent.ask(&["alloc", "exec", &alloc, "echo", "inside"]).await.said(0, &["inside"]);
+    let dir = agent.data.path().to_str().unwrap();
+    let inside = ostler(["alloc", "exec", "--data-dir", dir, &alloc, "echo", "inside"]).await;
+    inside.said(0, &[]);
+    assert_eq!(inside.stdout, "inside\n");
 }

@@ -23,8 +23,8 @@ use super::params::{Asked, Params};
 use super::reply;
 use super::router::{Api, Shared};
 use super::wait::{self, Found};
-use ostler_agent::{JobView, Meant, RegisterOptions, StopOptions, Stopped};
-use ostler_jobspec::{FileDiagnostic, Inputs, Parsed, Request, Syntax, nomad_json};
+use ostler_agent::{JobOptions, JobView, RegisterOptions, StopOptions, Stopped};
+use ostler_jobspec::{FileDiagnostic, Inputs, JobBody, Parsed, Syntax, nomad_json};
 use ostler_model::access::Level;
 use ostler_model::clock;
 use ostler_model::ids::{JobId, NAMESPACE, Namespace};
@@ -59,7 +59,7 @@ pub(super) fn bytes(body: Body) -> Result<Bytes, Failure> {
 /// The job of a body, what stands beside it, and what is accepted of it and not done.
 struct Given {
     job: Job,
-    meant: Meant,
+    meant: JobOptions,
     /// Only if the job is at this index.
     expected: Option<u64>,
     /// What differs is to be said.
@@ -87,7 +87,7 @@ async fn job_of(api: &Api, params: &Params, (bytes, acted_on): Whole) -> Result<
             serde_json::from_slice(&bytes).map_err(Failure::BadBody)?;
         Ok::<_, Failure>((request, beside))
     });
-    let (Request { parsed, stop }, beside) = read.await??;
+    let (JobBody { parsed, stop }, beside) = read.await??;
     let Parsed { mut job, warnings, .. } = parsed;
     let JobRequest {
         job: _,
@@ -112,7 +112,7 @@ async fn job_of(api: &Api, params: &Params, (bytes, acted_on): Whole) -> Result<
         return Err(Failure::OtherRegion(other.chars().take(64).collect()));
     }
     let warnings = warnings.iter().map(FileDiagnostic::in_words).collect();
-    let meant = Meant { stopped: stop, keeps_counts: preserve_counts.unwrap_or(false) };
+    let meant = JobOptions { stopped: stop, keeps_counts: preserve_counts.unwrap_or(false) };
     let enforced = enforce_index.unwrap_or(false);
     let expected = enforced.then_some(job_modify_index.unwrap_or(0));
     Ok(Given { job, meant, expected, diff: diff.unwrap_or(false), warnings })
@@ -411,7 +411,7 @@ pub(super) async fn plan(
 
 /// A job as it is known and as it is meant, to be compared. One that was stopped would run again unless it
 /// is given as stopped.
-fn compared(known: Option<&JobView>, job: &Job, meant: Meant) -> (Option<Value>, Value) {
+fn compared(known: Option<&JobView>, job: &Job, meant: JobOptions) -> (Option<Value>, Value) {
     let job = meant.of(job, known.map(|view| &*view.record));
     let (mut old, mut new) = (known.map(|view| nomad_json(&view.record.job)), nomad_json(&job));
     let stopped = known.map(|view| view.record.stopped);

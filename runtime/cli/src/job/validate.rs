@@ -11,7 +11,7 @@ use super::super::input::{self, InputError};
 use super::super::output::{self, warning};
 use super::super::start::{Fallback, Session, StartError};
 use super::super::terminal::Terminal;
-use ostler_agent::ConfigProblem;
+use ostler_agent::{ConfigProblem, RAW_EXEC};
 use ostler_jobspec::FileDiagnostic;
 use ostler_model::job::Job;
 use ostler_model::words::counted;
@@ -112,10 +112,23 @@ async fn check(args: &ValidateArgs, job: &Job) -> Result<Checked, StartError> {
         return Ok(Checked { problems: super::problems(checked), warnings });
     }
     let session = Session::start_and_say(&args.agent, Fallback::Temporary).await?;
-    let (problems, mut warnings) = (session.agent.check(job), session.agent.without_driver(job));
+    let (mut problems, mut warnings) =
+        (session.agent.check(job), session.agent.without_driver(job));
+    // The agent that will run the job may have switched on what every agent has: a warning says so.
+    problems.retain(|problem| !(problem.of_driver && is_of_raw_exec(job, problem)));
     warnings.extend(session.agent.not_as_written(job));
     session.end().await;
     Ok(Checked { problems, warnings })
+}
+
+fn is_of_raw_exec(job: &Job, problem: &ConfigProblem) -> bool {
+    let mut tasks =
+        job.groups.iter().flat_map(|group| group.tasks.iter().map(move |task| (group, task)));
+    tasks.any(|(group, task)| {
+        group.name.as_str() == problem.group
+            && task.name.as_str() == problem.task
+            && task.driver.as_str() == RAW_EXEC
+    })
 }
 
 fn not_checked(

@@ -7,7 +7,7 @@ use crate::admission::DevicePlan;
 use crate::proposal::{Proposal, next_version, same, shut, unfit};
 use crate::reconcile::differences;
 use crate::tables::Tables;
-use crate::views::{Meant, Plan};
+use crate::views::{JobOptions, Plan};
 use ostler_model::job::Job;
 use ostler_model::saved::{JobOrigin, JobRecord};
 use ostler_model::words::counted;
@@ -15,7 +15,7 @@ use ostler_model::words::counted;
 impl Tables {
     /// What registering this job would do; nothing is changed. That it does not fit is part of the plan.
     #[must_use]
-    pub fn plan(&self, world: &World<'_>, job: &Job, meant: Meant) -> Plan {
+    pub fn plan(&self, world: &World<'_>, job: &Job, meant: JobOptions) -> Plan {
         let known = self.jobs.get(&job.id).map(|entry| &*entry.record);
         let mut plan = Plan::default();
         let job = Arc::new(meant.of(job, known).into_owned());

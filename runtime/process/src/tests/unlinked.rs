@@ -19,7 +19,7 @@ async fn a_file_that_a_task_or_its_child_holds_without_a_name_is_its_allocations
     let found = held(run);
     assert!(found.bytes >= 1 << 20 && !found.incomplete, "{found:?}");
     assert_eq!(found.apparent_bytes, 1 << 20);
-    assert_eq!(held(&run_id(1)), HeldFiles::default(), "of another allocation");
+    assert_eq!(held(&run_id(1)), UnlinkedFiles::default(), "of another allocation");
     host.kill_run(run);
     host.wait(run, &id).await;
     let gone = held(run);

@@ -1,7 +1,7 @@
 //! Jobs that come, change and go.
 
 use ostler_agent::{
-    AllocError, AllocView, JobStatus, Meant, RegisterOptions, RestartScope, StopOptions,
+    AllocError, AllocView, JobOptions, JobStatus, RegisterOptions, RestartScope, StopOptions,
     SubmitError,
 };
 use ostler_model::alloc::{ClientStatus, DesiredStatus};
@@ -49,7 +49,7 @@ async fn a_replacement_that_does_not_fit_beside_the_old_one_comes_after_it() {
     assert_eq!(files.len(), 1, "one device");
     let first = served.register(&holder("", "1")).await.placed;
     served.until_running(1).await;
-    let plan = served.agent.plan(&parse(&holder("", "2")), Meant::default()).unwrap();
+    let plan = served.agent.plan(&parse(&holder("", "2")), JobOptions::default()).unwrap();
     let group = &plan.groups.values().next().unwrap();
     assert_eq!((group.destructive, group.place, group.stop), (1, 0, 0));
     assert!(plan.waiting.is_empty(), "{:?}", plan.waiting);
@@ -142,7 +142,7 @@ async fn a_version_that_does_not_fit_waits_with_its_reason_and_the_old_one_runs_
     let first = served.register(&service(&two, "")).await;
     let before = served.until_running(2).await;
     let huge = service(&two, "resources {\n cpu = 20\n memory = 100000000\n }");
-    let plan = served.agent.plan(&parse(&huge), Meant::default()).unwrap();
+    let plan = served.agent.plan(&parse(&huge), JobOptions::default()).unwrap();
     assert_eq!((plan.waiting.len(), plan.job_modify_index), (2, first.job_modify_index));
 
     let taken = served.register(&huge).await;
@@ -162,7 +162,7 @@ async fn a_version_that_does_not_fit_waits_with_its_reason_and_the_old_one_runs_
     assert_eq!(ids(&now), ids(&before));
     let job = served.agent.job(&job_id()).unwrap();
     assert_eq!((job.record.version, job.places.waiting), (1, 2));
-    let plan = served.agent.plan(&parse(&huge), Meant::default()).unwrap();
+    let plan = served.agent.plan(&parse(&huge), JobOptions::default()).unwrap();
     assert_eq!((plan.version, plan.waiting.len()), (1, 2));
 
     // One that fits takes their places.

@@ -3,7 +3,7 @@
 use super::*;
 use crate::node_drain::{DrainAsk, NodeAsk, NodeAskError};
 use crate::reconcile::reason;
-use crate::views::Meant;
+use crate::views::JobOptions;
 use ostler_model::job::JobKind;
 use ostler_model::scheduling::NodeEventKind;
 
@@ -71,7 +71,7 @@ fn an_update_that_needs_a_new_allocation_waits_and_the_old_one_runs_on() {
             port_in_use: &|_| false,
         },
         &changed(&web, "newer"),
-        Meant::default(),
+        JobOptions::default(),
     );
     assert!(plan.waiting[0].refusal.is_closed());
 }

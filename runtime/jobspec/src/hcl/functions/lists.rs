@@ -194,5 +194,5 @@ fn sort(call: Call<'_>) -> Result<Kind, Wrong> {
     call.takes(1, 1)?;
     let mut texts = texts::all(&call, 0)?;
     texts.sort();
-    Ok(Kind::list(texts.iter().map(|text| Kind::literal(text)), call.span))
+    Ok(Kind::list(texts.iter().map(Kind::literal), call.span))
 }
