@@ -36,7 +36,11 @@ async fn a_file_that_was_removed_and_is_held_open_is_no_way_around_the_size() {
 async fn neither_an_archive_nor_a_file_that_is_larger_than_the_size_is_brought() {
     let (agent, files) = (AgentProcess::start().await, Files::start().await);
     let zeros = vec![0; 25 << 20];
-    let artifact = |url: &str| format!("artifact {{\n source = \"{url}\"\n }}");
+    let artifact = |url: &str| {
+        format!(
+            "artifact {{\n source = \"{url}\"\n destination = \"local/x\"\n mode = \"file\"\n }}"
+        )
+    };
     // Some thirty kilobytes that become 25 MiB.
     let packed = crate::artifacts::gzipped(&zeros);
     for (name, block, why) in [

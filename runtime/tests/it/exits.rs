@@ -115,7 +115,7 @@ async fn the_last_line_of_a_run_says_what_the_task_failed_of() {
         (
             shell("t", "", "").replace("/bin/sh", "/nowhere/redis-server"),
             1,
-            "failed: /nowhere/redis-server was not found",
+            "failed: command \"/nowhere/redis-server\" was not found; looked for: ",
         ),
     ] {
         let data = DataDir::new();
@@ -133,7 +133,10 @@ async fn a_job_that_fails_names_the_task_and_why_in_its_last_line() {
     let agent = AgentProcess::start().await;
     let job = batch(&shell("t", "", "").replace("/bin/sh", "/no/such/program"));
     let ended = agent.run(&job).await;
-    ended.said(1, &["task t of j.g0[0] failed: /no/such/program was not found"]);
+    ended.said(
+        1,
+        &["task t of j.g0[0] failed: command \"/no/such/program\" was not found; looked for: "],
+    );
     let last = ended.stderr.lines().last().unwrap();
     assert!(last.contains("/no/such/program"), "{ended:#?}");
 }

@@ -46,8 +46,8 @@ async fn a_job_that_was_read_is_given_back_and_changes_nothing() {
     for entry in std::fs::read_dir(examples).unwrap() {
         let text = std::fs::read_to_string(entry.unwrap().path()).unwrap();
         let parsed = client.put("/v1/jobs/parse", Some(json!({ "JobHCL": text }))).await;
-        // Some need variables.
-        if parsed.status != StatusCode::OK {
+        // Some need variables, one the directory of its file.
+        if parsed.status != StatusCode::OK || text.contains("job.dir") {
             continue;
         }
         let parsed = parsed.json();

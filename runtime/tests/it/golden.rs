@@ -126,7 +126,7 @@ static VARIES: LazyLock<Vec<(Regex, &str)>> = LazyLock::new(|| {
         (r"\b\d+[dhms](\d\d[hms])? ago\b", "<span> ago"),
         (r"\bpid \d+", "pid <pid>"),
         (r#"("(?:pid|supervisor)"): \d+"#, "$1: <pid>"),
-        (r#"("name"): "\d+""#, "$1: \"<pid>\""),
+        (r#""name": "\d+"(,\s+"supervisor")"#, "\"name\": \"<pid>\"$1"),
         (r"\b(end-run|supervisor|process|called) \d+", "$1 <pid>"),
         (r"(?m)^(supervisor <pid>) +\d+ +(\w+\.\w+\[)", "$1  <pid>  $2"),
         ("\\b[0-9a-f]{64}\\b", "<digest>"),
@@ -168,7 +168,8 @@ fn placeholders(text: &str, known: &[(String, &str)]) -> String {
 }
 
 /// Maps whose keys are the machine's.
-const MACHINES: &[&str] = &["Attributes", "attributes", "calls", "functions", "Drivers", "drivers"];
+const MACHINES: &[&str] =
+    &["Attributes", "Disk", "attributes", "calls", "functions", "Drivers", "drivers"];
 
 /// Of an answer whose values are the machine's: every key with the types that its values have, sorted:
 /// a machine with one disk has the shape of one with two.

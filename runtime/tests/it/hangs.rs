@@ -6,6 +6,7 @@ use std::path::Path;
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::support::agent_process::AgentProcess;
+use crate::support::binary::ostler;
 use crate::support::jobs::{shell, wasm};
 use crate::support::system::{eventually, pid_in, processes_of, runs, until};
 
@@ -97,7 +98,10 @@ async fn a_zygote_that_hangs_is_replaced_and_a_start_that_met_it_costs_no_restar
     // Also where a command inside a task meets it.
     stop(now[0]);
     let second = agent.alloc("second").await;
-    agent.ask(&["alloc", "exec", &second, "echo", "inside"]).await.said(0, &["inside"]);
+    let dir = agent.data.path().to_str().unwrap();
+    let inside = ostler(["alloc", "exec", "--data-dir", dir, &second, "echo", "inside"]).await;
+    inside.said(0, &[]);
+    assert_eq!(inside.stdout, "inside\n");
     agent.hears("the process that starts native tasks does not answer and is replaced").await;
 }
 

@@ -59,7 +59,7 @@ async fn a_job_of_a_jobs_directory_that_the_agent_no_longer_has_can_be_stopped()
     .await;
     let pid = pid_of(&agent, "k").await;
     // As long as the file gives it, the file is what is to be changed.
-    agent.ask(&["job", "stop", "k"]).await.said(2, &["change or remove"]);
+    agent.ask(&["job", "stop", "k"]).await.said(3, &["change or remove"]);
     let agent = AgentProcess::start_in(killed(agent).await, &[]).await;
     assert!(runs(pid));
     agent.ask(&["job", "stop", "k"]).await.said(0, &["job k is stopped"]);
@@ -117,7 +117,10 @@ async fn a_data_directory_that_was_moved_is_the_same_one() {
     let second = Home::new();
     for entry in std::fs::read_dir(first.path()).unwrap() {
         let entry = entry.unwrap();
-        std::fs::rename(entry.path(), second.path().join(entry.file_name())).unwrap();
+        let to = second.path().join(entry.file_name());
+        // What a new data directory of these tests has already.
+        let _absent = std::fs::remove_dir_all(&to);
+        std::fs::rename(entry.path(), to).unwrap();
     }
     let agent = AgentProcess::start_in(second, &[]).await;
     agent.ask(&["job", "stop", "native"]).await.said(0, &["job native is stopped"]);

@@ -68,9 +68,10 @@ pub fn hand_over(
     Ok(())
 }
 
-/// Give what is open to its owner.
+/// Give what is open, if only as a path, to its owner.
 pub(crate) fn give(file: impl AsFd, owner: FileOwner) -> Result<(), Errno> {
-    rustix::fs::fchown(file, Some(Uid::from_raw(owner.uid)), Some(Gid::from_raw(owner.gid)))
+    let (uid, gid) = (Uid::from_raw(owner.uid), Gid::from_raw(owner.gid));
+    rustix::fs::chownat(file, c"", Some(uid), Some(gid), AtFlags::EMPTY_PATH)
 }
 
 /// Whose that is which nobody owns but the agent.
@@ -125,8 +126,7 @@ fn give_all(
         if (is_directory || stat.st_nlink == 1)
             && (stat.st_uid, stat.st_gid) == (before.uid, before.gid)
         {
-            let (uid, gid) = (Uid::from_raw(owner.uid), Gid::from_raw(owner.gid));
-            rustix::fs::chownat(&found, c"", Some(uid), Some(gid), AtFlags::EMPTY_PATH)?;
+            give(&found, owner)?;
         }
         if is_directory {
             let inner = rustix::fs::openat(&found, c".", DIRECTORY_FLAGS, Mode::empty())?;

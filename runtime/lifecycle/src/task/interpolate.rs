@@ -176,7 +176,7 @@ pub fn unknown_references<'t>(
 }
 
 /// Every string of an object, at any depth.
-pub fn strings_of<'o>(object: &'o JsonObject) -> Vec<&'o str> {
+pub fn strings_of(object: &JsonObject) -> Vec<&str> {
     fn add<'v>(value: &'v Value, into: &mut Vec<&'v str>, depth: usize) {
         match value {
             Value::String(text) => into.push(text),

@@ -305,8 +305,12 @@ pub fn new_id(scope: &TaskScope) -> RunId {
 #[must_use]
 pub fn secrets_of(preparation: &Preparation) -> Secrets {
     let mut secrets = Secrets::of_task();
+    // What device plugins say of the devices is their operator's to see: paths and ids.
+    let of_devices = &preparation.reservation.env;
     let variables = preparation.env.iter().flat_map(|env| &env.vars);
-    variables.for_each(|(name, value)| secrets.learn_variable(name, value));
+    variables
+        .filter(|(name, value)| !of_devices.iter().any(|(of, its)| of == *name && its == *value))
+        .for_each(|(name, value)| secrets.learn_variable(name, value));
     match &preparation.driver {
         Some(driver) => driver.learn_secrets(&preparation.config, &mut secrets),
         None => secrets.learn_config(preparation.config.text(), None),

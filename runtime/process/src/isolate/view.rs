@@ -81,7 +81,7 @@ pub(super) fn entries(task_dir: &Path) -> io::Result<Vec<Entry>> {
 /// Why something of the task's directory cannot be shown where the task would look for it.
 pub(super) fn refused_entry(entry: &Entry, base: &[PathBuf]) -> Option<String> {
     let shown = entry.shown();
-    let system = base.iter().any(|base| *base == shown);
+    let system = base.contains(&shown);
     let own = RESERVED.iter().chain(&KERNEL).any(|own| Path::new(own) == shown);
     let what = match (system, own) {
         (true, _) => "the system's own is shown there, read-only",

@@ -203,7 +203,7 @@ impl Offering {
             check: String::new(),
         };
         let said = self.said.entry(id).or_default();
-        if said.iter().any(|said| *said == trouble) {
+        if said.contains(&trouble) {
             return;
         }
         // Of one kind the newest.
