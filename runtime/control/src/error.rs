@@ -189,8 +189,8 @@ fn who_may(origin: &JobOrigin) -> String {
                            file another id"
             .to_owned(),
         JobOrigin::File(path) => format!(
-            "change or remove {} instead; where the agent has no such jobs directory any more, stop the \
-             job first",
+            "change or remove {} instead; a job whose file the agent does not look at any more is stopped \
+             as any other",
             shown_path(path)
         ),
         JobOrigin::Run => "stop it first, or give the other one another id".to_owned(),
