@@ -182,15 +182,11 @@ async fn a_volume_covers_a_path_below_the_tasks_own_directory() {
         assert_successful(&result);
         assert_eq!(agent.stdout(&result, "t"), "of the node\nnobody\ndata\nown\n");
         assert_eq!(std::fs::read_to_string(dir.path().join("out")).unwrap(), "mine\n");
-        for (to, said) in [
-            ("/usr/no/such/place", "is shown as it is, read-only"),
-            ("/alloc/x", "/alloc is read-only but for /alloc/data and /alloc/tmp"),
-        ] {
-            let job = job.replace("${NOMAD_TASK_DIR}/new/data", to);
-            let result = agent.run(&job).await;
-            let told = format!("{result:?}");
-            assert!(!result.successful() && told.contains(said), "{to}: {told}");
-        }
+        // Of a directory of the system only the node can say whether there is something to mount on.
+        let result =
+            agent.run(&job.replace("${NOMAD_TASK_DIR}/new/data", "/usr/no/such/place")).await;
+        let told = format!("{result:?}");
+        assert!(!result.successful() && told.contains("is shown as it is, read-only"), "{told}");
     }
     agent.stop().await;
 }
