@@ -96,12 +96,13 @@ async fn a_template_that_cannot_be_rendered_fails_its_task_with_line_and_column(
         ),
         (
             "outside",
-            template("x", "../../x", ""),
-            "template ../../x: destination: \"../../x\" is outside",
+            // Not known before it runs.
+            "env {\n UP = \"../..\"\n }\n".to_owned() + &template("x", "${UP}/x", ""),
+            "template ../../x: destination: \"../../x\" leads out",
         ),
         (
             "unseen",
-            template("x", "etc/app.conf", ""),
+            "env {\n AT = \"etc\"\n }\n".to_owned() + &template("x", "${AT}/app.conf", ""),
             "template etc/app.conf: destination: the task would not see",
         ),
         (
