@@ -35,6 +35,8 @@ pub const WORDS: [&str; 10] = [
 ];
 /// Variables of the environment that are kept.
 pub const PLAIN: [&str; 7] = ["PATH", "HOME", "USER", "SHELL", "LANG", "TZ", "TMPDIR"];
+/// Where a task's secrets are, which is no secret.
+const SECRETS_DIR: &str = "NOMAD_SECRETS_DIR";
 /// Shortest secret that is looked for elsewhere, bytes.
 pub const LEAST: usize = 4;
 /// The same for variables: `true` or `1` stand everywhere.
@@ -224,7 +226,7 @@ impl Secrets {
 /// Is a variable one that everybody has, or that the agent sets?
 fn is_plain(name: &str) -> bool {
     let of_agent = name.starts_with("NOMAD_") && !name.starts_with("NOMAD_META_");
-    PLAIN.contains(&name) || (of_agent && !secret_key(name))
+    PLAIN.contains(&name) || (of_agent && (name == SECRETS_DIR || !secret_key(name)))
 }
 
 /// The last bytes of a secret.
@@ -339,6 +341,7 @@ mod tests {
         };
         assert_eq!(seen("PATH", "/bin"), "/bin");
         assert_eq!(seen("NOMAD_TASK_DIR", "/local"), "/local");
+        assert_eq!(seen("NOMAD_SECRETS_DIR", "/secrets"), "/secrets");
         assert_eq!(seen("NOMAD_META_KEY", "value"), "*****");
         assert_eq!(seen("DB", "postgres://u:p@h"), "****************");
         assert_eq!(seen("SHORT", "1"), "*");
