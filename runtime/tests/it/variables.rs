@@ -94,7 +94,7 @@ async fn what_cannot_be_done_is_refused_by_name_and_without_what_is_in_it() {
         ("/v1/var/nomad/acl", body(SECRET), "is reserved"),
         ("/v1/var/nomad", body(SECRET), "is reserved"),
         ("/v1/var/a", json!({ "Items": {} }).to_string(), "at least one item"),
-        ("/v1/var/a", String::new(), "no variable (line 1"),
+        ("/v1/var/a", String::new(), "at least one item"),
         ("/v1/var/a", format!("{{\"Items\": {{\"k\": {SECRET}"), "no variable (line 1"),
         ("/v1/var/a", json!({ "Items": SECRET }).to_string(), "no variable (line 1"),
         ("/v1/var/a", json!({ "Items": { "k": 1 } }).to_string(), "no variable (line 1"),

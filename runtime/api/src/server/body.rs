@@ -43,8 +43,8 @@ fn check(params: &Params, bytes: &[u8], unread: Vec<String>) -> Result<(), Failu
         return Ok(());
     }
     let whole: Value = serde_json::from_slice(bytes).map_err(Failure::BadBody)?;
-    let said = unread.iter().filter(|path| !says_nothing(at(&whole, path)));
-    said.map(|path| of_every_request(params, path, at(&whole, path))).collect()
+    let mut said = unread.iter().filter(|path| !says_nothing(at(&whole, path)));
+    said.try_for_each(|path| of_every_request(params, path, at(&whole, path)))
 }
 
 /// What is read, and the paths of the keys that are not.

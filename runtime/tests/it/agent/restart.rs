@@ -11,6 +11,7 @@ use ostler_state::{Key, Prefix, StateStore};
 
 use super::{Served, holder, job_id, service, serving};
 use crate::support::DataDir;
+use crate::support::jobs::SOON_HEALTHY;
 use crate::support::system::{eventually, pid_in, runs};
 
 fn store(data: &DataDir) -> StateStore {
@@ -51,10 +52,13 @@ async fn a_restart_is_no_change_of_what_did_not_change() {
     let ends = ends.replacen("group", "type = \"batch\"\n group", 1);
     let ended = served.register(&ends).await.placed[0];
     served.until(ended, ClientStatus::Complete).await;
-    served.register(&service("count = 2", "")).await;
+    served.register(&service(&format!("count = 2\n {SOON_HEALTHY}"), "")).await;
     eventually("all run", || {
         let running = |view: &ostler_agent::AllocView| {
-            view.allocation.id == ended || view.state.client_status == ClientStatus::Running
+            // Judged too: a verdict that comes after the restart is a change.
+            let judged = view.state.health.as_ref().is_some_and(|status| status.healthy.is_some());
+            let running = view.state.client_status == ClientStatus::Running;
+            view.allocation.id == ended || running && judged
         };
         served.agent.allocs().len() == 3 && served.agent.allocs().iter().all(running)
     })
