@@ -194,7 +194,7 @@ impl<'a> Look<'a> {
 }
 
 #[cfg(test)]
-#[allow(clippy::unwrap_used, clippy::panic, reason = "tests")]
+#[allow(clippy::unwrap_used, clippy::panic, clippy::disallowed_methods, reason = "tests")]
 mod tests {
     use std::io::Write as _;
     use std::os::fd::AsRawFd as _;
