@@ -9,7 +9,7 @@ use super::super::{Bounds, Field, Keys as _, Schema, Shape};
 use super::JobKeys;
 use super::samples::job_of_all_keys;
 use crate::json::{ENVELOPE, Unread};
-use crate::{Request, nomad_json, read_request};
+use crate::{JobBody, nomad_json, read_request};
 
 /// Keys that change nothing, and why.
 const WITHOUT_EFFECT: &[(&str, &str, &str)] = &[
@@ -58,7 +58,7 @@ const OF_THE_KEEPER: &[(&str, &str, &str)] = &[
 fn outcome(job: &Json) -> Result<(Json, bool, String), String> {
     let text = json!({ "Job": job }).to_string();
     match read_request(text.as_bytes(), &[]) {
-        Ok(Request { parsed, stop }) => {
+        Ok(JobBody { parsed, stop }) => {
             Ok((nomad_json(&parsed.job), stop, parsed.warnings.to_string()))
         }
         Err(found) => Err(found.to_string()),
