@@ -273,8 +273,8 @@ mod tests {
         assert!(found("bin").is_err());
         let outside = tempfile::tempdir().unwrap();
         program(&outside.path().join("kept"), 0o644);
-        std::os::unix::fs::symlink(outside.path().join("kept"), local.join("link")).unwrap();
-        assert!(matches!(found("link").unwrap_err(), ProcessError::NotExecutable { .. }));
+        std::os::unix::fs::symlink(outside.path().join("kept"), local.join("linked-tool")).unwrap();
+        assert!(matches!(found("linked-tool").unwrap_err(), ProcessError::NotExecutable { .. }));
         let mode = fs::metadata(outside.path().join("kept")).unwrap().permissions().mode();
         assert_eq!(mode & 0o777, 0o644);
         let error = found("nothing").unwrap_err().to_string();

@@ -110,7 +110,8 @@ async fn what_only_may_be_of_a_task_is_named_and_not_killed() {
         |pid| std::fs::read(format!("/proc/{pid}/comm")).is_ok_and(|name| name == b"sleep\n");
     until("its child is there", || pid_in(&case.stdout).is_some_and(is_sleep)).await;
     let child = pid_in(&case.stdout).unwrap();
-    let later = ProcessIdentity { supervisor: None, ..identity.clone() };
+    // Below its own supervisor: what another one watches over is not looked at.
+    let later = identity.clone();
     let found = left::of(&run, &later, left::Certainty::Recorded).unwrap();
     let of_child = found.iter().find(|left| left.pid == child).unwrap();
     assert!(!of_child.certain);
