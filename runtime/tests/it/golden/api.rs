@@ -351,13 +351,22 @@ async fn deployments(api: &mut Recorder) {
             api.put(&format!("/v1/deployment/{act}/{id}"), body.clone()).await;
         }
     }
-    let version = |version: u64| json!({ "JobID": "web", "JobVersion": version, "Stable": true });
     scaling(api).await;
     for act in ["revert", "stable"] {
+        let version = |version: u64| {
+            let mut body = json!({ "JobID": "web", "JobVersion": version });
+            if act == "stable" {
+                body["Stable"] = true.into();
+            }
+            body
+        };
         api.put(&format!("/v1/job/web/{act}"), version(7)).await;
         api.put(&format!("/v1/job/none/{act}"), version(0)).await;
         api.put(&format!("/v1/job/web/{act}"), version(0)).await;
     }
+    // What only the other request knows.
+    let stray = json!({ "JobID": "web", "JobVersion": 7, "Stable": true });
+    api.put("/v1/job/web/revert", stray).await;
 }
 
 /// The count of a group, and policies of autoscalers: the job has none.
