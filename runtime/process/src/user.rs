@@ -82,7 +82,8 @@ pub fn environment_of(user: Option<&str>) -> Vec<(String, String)> {
 /// is root, the user that isolation has for it; otherwise the agent's own.
 ///
 /// # Errors
-/// As [`resolve`].
+/// [`ProcessError::UnknownUser`], [`ProcessError::UserNotPermitted`] when the agent is not root,
+/// [`ProcessError::System`] when the look-up failed.
 pub fn of_task(named: Option<&str>, isolated_as: Option<&str>) -> Result<Account, ProcessError> {
     let isolated_as = isolated_as.filter(|_| rustix::process::geteuid().is_root());
     named.or(isolated_as).map_or_else(|| Ok(Account::own()), resolve)
