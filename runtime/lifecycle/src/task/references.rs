@@ -62,6 +62,9 @@ fn texts_of_service(service: &Service) -> Vec<Text<'_>> {
     texts.extend(service.tags.iter().map(|tag| ("service.tags", tag.as_str())));
     let meta = service.meta.iter().flat_map(|(key, value)| [key, value]);
     texts.extend(meta.map(|text| ("service.meta", text.as_str())));
+    texts.extend(service.canary_tags.iter().map(|tag| ("service.canary_tags", tag.as_str())));
+    let meta = service.canary_meta.iter().flat_map(|(key, value)| [key, value]);
+    texts.extend(meta.map(|text| ("service.canary_meta", text.as_str())));
     texts.extend(service.checks.iter().flat_map(texts_of_check));
     texts
 }

@@ -29,6 +29,8 @@ job "j" {
       address = "${NOMAD_service_address}"
       tags    = ["${NOMAD_service_tags}"]
       meta    { a = "${NOMAD_service_meta}" }
+      canary_tags = ["${NOMAD_service_canary_tags}"]
+      canary_meta { a = "${NOMAD_service_canary_meta}" }
       check {
         type     = "http"
         port     = "${NOMAD_check_port}"

@@ -200,9 +200,13 @@ pub fn instance(
     let own = service.address.as_deref().map(text("address")).transpose()?;
     let (address, number) =
         reached(service.address_mode, own.as_deref(), port.as_deref(), networks)?;
-    let tags = service.tags.iter().map(|tag| text("tags")(tag)).collect::<Result<_, _>>()?;
+    let canary = allocation.deployment.as_ref().is_some_and(|deployment| deployment.canary);
+    let of_canary = canary && !service.canary_tags.is_empty();
+    let tags = if of_canary { &service.canary_tags } else { &service.tags };
+    let tags = tags.iter().map(|tag| text("tags")(tag)).collect::<Result<_, _>>()?;
+    let of_canary = canary && !service.canary_meta.is_empty();
     let mut meta = BTreeMap::new();
-    for (key, value) in &service.meta {
+    for (key, value) in if of_canary { &service.canary_meta } else { &service.meta } {
         meta.insert(text("meta")(key)?, text("meta")(value)?);
     }
     let of = match &service.task {

@@ -83,6 +83,46 @@ fn allocation(group: TaskGroup) -> (Allocation, TaskEnv) {
 }
 
 #[test]
+fn a_canary_is_listed_with_its_own_tags_until_it_is_accepted() {
+    let group = group(
+        r#"
+        service {
+          name = "web"
+          port = "web"
+          tags = ["live"]
+          canary_tags = ["try-${NOMAD_ALLOC_INDEX}"]
+          meta { of = "live" }
+          canary_meta { of = "canary" }
+        }
+        service {
+          name = "plain"
+          port = "web"
+          tags = ["live"]
+        }"#,
+    );
+    let (mut allocation, env) = allocation(group);
+    let listed = |allocation: &Allocation, at: usize| {
+        let networks = ServiceNetworks { ports: &allocation.ports, ..ServiceNetworks::default() };
+        let service = &allocation.task_group().unwrap().services[at];
+        let listed = instance(service, allocation, &env, networks).unwrap();
+        (listed.tags, listed.meta.get("of").cloned().unwrap_or_default())
+    };
+    let live = (vec!["live".to_owned()], "live".to_owned());
+    assert_eq!(listed(&allocation, 0), live);
+    let mut of = ostler_model::alloc::AllocDeployment {
+        id: "d".into(),
+        since: ostler_model::time::Timestamp::default(),
+        canary: true,
+    };
+    allocation.deployment = Some(of.clone());
+    assert_eq!(listed(&allocation, 0), (vec!["try-0".to_owned()], "canary".to_owned()));
+    assert_eq!(listed(&allocation, 1).0, ["live"], "where it has none of its own");
+    of.canary = false;
+    allocation.deployment = Some(of);
+    assert_eq!(listed(&allocation, 0), live);
+}
+
+#[test]
 fn texts_of_a_service_and_its_checks_are_replaced() {
     let group = group(
         r#"
