@@ -11,8 +11,10 @@ use super::{
     JobOptions, JobView, Plan, RegisterOptions, Registered, RestartScope, Stage, StopOptions,
     Stopped, SubmitError,
 };
+use ostler_control::reconcile::decisive;
 use ostler_control::scaling::scaled;
 use ostler_jobsdir::{FilesOnDisk, JobsDir, JobsDirReport};
+use ostler_jobspec::changes;
 use ostler_model::alloc::Allocation;
 use ostler_model::ids::{AllocId, GroupName, JobId, TaskName};
 use ostler_model::job::Job;
@@ -234,7 +236,14 @@ impl AgentHandle {
     pub fn plan(&self, job: &Job, meant: JobOptions) -> Result<Plan, SubmitError> {
         self.takes_jobs()?;
         self.accepts(job)?;
-        Ok(self.0.control.plan(job, meant))
+        let mut plan = self.0.control.plan(job, meant);
+        if let Some(known) = &plan.known {
+            let job = meant.of(job, Some(known));
+            let mut told = changes(&known.job, &job, (&decisive(&known.job), &decisive(&job)));
+            told.append(&mut plan.changes);
+            plan.changes = told;
+        }
+        Ok(plan)
     }
 
     /// Stop a job. Returns the index of the stop, which is durable; the allocations end later.

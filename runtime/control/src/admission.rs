@@ -48,8 +48,8 @@ pub use refusal::{Attempt, GroupRefusal, Problem, Refusal, RefusalScope, Resourc
 
 /// What placing needs from outside.
 pub struct Placing<'a> {
-    /// A fresh id for each allocation.
-    pub new_id: &'a mut dyn FnMut() -> AllocId,
+    /// An id for each allocation, by its group and index: a new one, or that of an earlier trial.
+    pub new_id: &'a mut dyn FnMut(&GroupName, u32) -> AllocId,
     /// Written into the allocations.
     pub now: Timestamp,
     /// For dynamic ports.
@@ -172,7 +172,7 @@ impl Admission {
             }
             let mut problems = group_problems(group, view);
             for index in indexes {
-                let id = (placing.new_id)();
+                let id = (placing.new_id)(&group.name, index);
                 if self.assigned.contains_key(&id) {
                     problems.push(Problem::IdInUse { alloc: id });
                     break;
@@ -182,6 +182,9 @@ impl Admission {
                 if !instance.problems.is_empty() {
                     self.release_alloc(instance.id);
                     problems.append(&mut instance.problems);
+                    // It may stand in its own way: two of its ports, two of its devices.
+                    let Allocation { id, name, .. } = allocation;
+                    refusal.attempts.push(Attempt { id, name });
                     break;
                 }
                 placed.push(allocation);
@@ -193,7 +196,7 @@ impl Admission {
         }
         placed.iter().for_each(|done| self.release_alloc(done.id));
         let attempt = |done: Allocation| Attempt { id: done.id, name: done.name };
-        refusal.attempts = placed.into_iter().map(attempt).collect();
+        refusal.attempts.extend(placed.into_iter().map(attempt));
         Err(refusal)
     }
 

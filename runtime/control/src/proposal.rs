@@ -8,11 +8,12 @@
 //!                                                         what goes
 //! ```
 
+use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use super::SubmitError;
-use super::admission::{Admission, DevicePlan, GroupRefusal, Placing, Problem, Refusal};
+use super::admission::{Admission, Attempt, DevicePlan, GroupRefusal, Placing, Problem, Refusal};
 use super::deployments::History;
 use super::held::Holds;
 use super::machine::World;
@@ -22,7 +23,7 @@ use super::reconcile::{
 use super::tables::{AllocEntry, Tables};
 use super::views::{BlockedPlacement, GroupPlan, JobOptions, RegisterOptions};
 use ostler_model::alloc::{Allocation, ClientStatus, DesiredStatus};
-use ostler_model::ids::{AllocId, GroupName};
+use ostler_model::ids::{AllocId, GroupName, JobId};
 use ostler_model::job::{Job, JobKind, TaskGroup};
 use ostler_model::rollout::Deployment;
 use ostler_model::saved::{JobOrigin, JobRecord};
@@ -37,6 +38,8 @@ pub(crate) struct Proposal {
     pub(crate) later: BTreeMap<AllocId, Timestamp>,
     /// When there is more to do, where time decides.
     pub(crate) next: Option<Timestamp>,
+    /// Those that run on for now and go in a later step.
+    pub(crate) behind: BTreeSet<AllocId>,
     /// How far each group is.
     pub(crate) progress: BTreeMap<GroupName, GroupProgress>,
     /// Allocations that give their resources back.
@@ -44,6 +47,21 @@ pub(crate) struct Proposal {
     going_ports: BTreeSet<u16>,
     /// Those that run beside what they may replace.
     canaries: BTreeSet<AllocId>,
+    drawn: Drawn,
+}
+
+/// The ids of allocations that were tried, one for each place: what a trial says of one is true of the one that
+/// is placed.
+#[derive(Default)]
+struct Drawn(RefCell<BTreeMap<(GroupName, u32, bool), AllocId>>);
+
+impl Drawn {
+    fn id(&self, group: &GroupName, index: u32, canary: bool, world: &World<'_>) -> AllocId {
+        let mut drawn = self.0.borrow_mut();
+        *drawn
+            .entry((group.clone(), index, canary))
+            .or_insert_with(|| AllocId::new(world.rng.uuid()))
+    }
 }
 
 /// A place of a group, and whether it is one beside another.
@@ -75,7 +93,7 @@ impl Proposal {
             deployment,
             forced,
         };
-        let Reconciled { actions, later, next, groups } = reconcile(&wanted, &existing);
+        let Reconciled { actions, later, next, groups, behind } = reconcile(&wanted, &existing);
         let stopped = actions.iter().filter_map(|action| match action {
             PlaceAction::Stop { alloc, .. } => Some(*alloc),
             _ => None,
@@ -94,7 +112,9 @@ impl Proposal {
             (entry.allocation.id, (Arc::clone(&entry.allocation), entry.client_status()))
         };
         let allocs = allocs.iter().map(known).collect();
-        Self { actions, allocs, later, next, progress: groups, going, going_ports, canaries }
+        let progress = groups;
+        let drawn = Drawn::default();
+        Self { actions, allocs, later, next, behind, progress, going, going_ports, canaries, drawn }
     }
 
     /// Every place to be filled.
@@ -142,6 +162,7 @@ impl Proposal {
             PlaceAction::Stop { alloc, .. } => !kept.contains(alloc),
             PlaceAction::Update(_) | PlaceAction::Ignore(_) => true,
         });
+        self.behind.extend(&kept);
         self.actions.extend(kept.into_iter().map(PlaceAction::Ignore));
     }
 }
@@ -243,16 +264,36 @@ pub(crate) fn unfit(
     }
     let mut trial = admission.clone();
     proposal.going.iter().for_each(|alloc| trial.release_alloc(*alloc));
-    if try_place(world, &mut trial, &places, &in_use, explain).is_ok() {
+    let drawn = &proposal.drawn;
+    if try_place(world, drawn, &mut trial, &places, &in_use, explain).is_ok() {
         return held;
     }
     let mut trial = admission.clone();
     let replaced = proposal.replaced();
     let kept: BTreeSet<AllocId> = replaced.values().copied().collect();
     proposal.going.difference(&kept).for_each(|alloc| trial.release_alloc(*alloc));
-    let (_, refused) = one_by_one(world, &mut trial, &places, &replaced, &in_use);
+    let (_, refused) = one_by_one(world, drawn, &mut trial, &places, &replaced, &in_use);
     held.extend(refused.into_iter().map(|(place, refusal)| place.waits(refusal, false)));
     held
+}
+
+/// Problems that name one of these name it by its name.
+pub(crate) fn name_tried(blocked: &mut [BlockedPlacement], tried: &[Attempt]) {
+    // Places of a group share their reason.
+    let mut known: Vec<(Arc<Refusal>, Arc<Refusal>)> = Vec::new();
+    for place in blocked {
+        let same = known.last().filter(|(old, _)| Arc::ptr_eq(old, &place.refusal));
+        let named = match same {
+            Some((_, named)) => Arc::clone(named),
+            None => {
+                let old = Arc::clone(&place.refusal);
+                let named = old.naming(tried).map_or_else(|| Arc::clone(&old), Arc::new);
+                known.push((old, Arc::clone(&named)));
+                named
+            }
+        };
+        place.refusal = named;
+    }
 }
 
 /// Fill what can be filled now; the rest is blocked. `whole`: every place, or none; nothing was in them
@@ -266,11 +307,12 @@ pub(crate) fn place(
 ) -> Result<(Vec<Placed>, Vec<BlockedPlacement>), Refusal> {
     let places: Vec<Place<'_>> = proposal.places(record).collect();
     let in_use = world.port_in_use;
-    let (mut placed, refused) = match try_place(world, admission, &places, in_use, None) {
+    let drawn = &proposal.drawn;
+    let (mut placed, refused) = match try_place(world, drawn, admission, &places, in_use, None) {
         Ok(placed) => (placed, Vec::new()),
         Err(refusal) if whole => return Err(refusal),
         // What they replace was told to stop, and still holds its resources.
-        Err(_) => one_by_one(world, admission, &places, &BTreeMap::new(), in_use),
+        Err(_) => one_by_one(world, drawn, admission, &places, &BTreeMap::new(), in_use),
     };
     if whole {
         placed.iter_mut().for_each(|placed| placed.alloc.previous = None);
@@ -282,6 +324,7 @@ pub(crate) fn place(
 /// Fill these places, or none.
 fn try_place(
     world: &World<'_>,
+    drawn: &Drawn,
     admission: &mut Admission,
     places: &[Place<'_>],
     port_in_use: &dyn Fn(u16) -> bool,
@@ -298,7 +341,7 @@ fn try_place(
         let explain = explain.as_deref_mut();
         let by_slot: BTreeMap<Slot<'_>, &Place<'_>> =
             places.iter().map(|place| (place.slot(), place)).collect();
-        match try_alike(world, admission, &places, port_in_use, explain) {
+        match try_alike(world, drawn, admission, &places, port_in_use, explain) {
             Ok(allocs) => placed.extend(allocs.into_iter().map(|alloc| {
                 let here = (&alloc.group, alloc.index, canary);
                 let place = by_slot.get(&here);
@@ -321,6 +364,7 @@ fn try_place(
 
 fn try_alike(
     world: &World<'_>,
+    drawn: &Drawn,
     admission: &mut Admission,
     places: &[Place<'_>],
     port_in_use: &dyn Fn(u16) -> bool,
@@ -331,7 +375,8 @@ fn try_alike(
         let places = places.iter().filter(|place| *place.group == group.name);
         places.map(|place| place.index).collect()
     };
-    let mut new_id = || AllocId::new(world.rng.uuid());
+    let canary = first.how.canary;
+    let mut new_id = |group: &GroupName, index| drawn.id(group, index, canary, world);
     let mut placing =
         Placing { new_id: &mut new_id, now: world.now, rng: world.rng, port_in_use, explain };
     admission.place_some(first.job, &indexes, world.node, &mut placing)
@@ -340,6 +385,7 @@ fn try_alike(
 /// Fill places one after the other. `replaced`: what makes room for its place alone.
 fn one_by_one<'a>(
     world: &World<'_>,
+    drawn: &Drawn,
     admission: &mut Admission,
     places: &[Place<'a>],
     replaced: &BTreeMap<Slot<'_>, AllocId>,
@@ -361,7 +407,7 @@ fn one_by_one<'a>(
             before
         });
         let one = std::slice::from_ref(place);
-        match try_place(world, admission, one, port_in_use, None) {
+        match try_place(world, drawn, admission, one, port_in_use, None) {
             Ok(fits) => placed.extend(fits),
             Err(refusal) => {
                 let refusal = Arc::new(refusal);
@@ -380,6 +426,7 @@ impl Proposal {
     /// Count what is to be done, by group.
     pub(crate) fn count(&self, groups: &mut BTreeMap<GroupName, GroupPlan>) {
         let one_more = |count: &mut u32| *count = count.saturating_add(1);
+        let over = self.past();
         for action in &self.actions {
             let (group, field): (_, fn(&mut GroupPlan) -> &mut u32) = match action {
                 PlaceAction::Place { group, how: How { canary: true, .. }, .. } => {
@@ -395,7 +442,10 @@ impl Proposal {
                     continue;
                 }
                 PlaceAction::Stop { alloc, .. } => (self.group(*alloc), |g| &mut g.stop),
-                PlaceAction::Ignore(alloc) if self.is_past(*alloc) => continue,
+                PlaceAction::Ignore(alloc) if over.contains(alloc) => continue,
+                PlaceAction::Ignore(alloc) if self.behind.contains(alloc) => {
+                    (self.group(*alloc), |g| &mut g.later)
+                }
                 PlaceAction::Ignore(alloc) => (self.group(*alloc), |g| &mut g.ignore),
             };
             if let Some(group) = group {
@@ -404,11 +454,46 @@ impl Proposal {
         }
     }
 
-    /// Stopped and over. What a batch job completed is its result, and counts.
-    fn is_past(&self, id: AllocId) -> bool {
-        self.allocs.get(&id).is_some_and(|(alloc, status)| {
-            *status == ClientStatus::Complete && alloc.job.kind != JobKind::Batch
-        })
+    /// Allocations that say nothing of what is there: those on their way out, and those that are over and
+    /// have a successor, or did all that was asked of a service. What a batch job completed is its result, and
+    /// a failure without a successor is one.
+    fn past(&self) -> BTreeSet<AllocId> {
+        let filled: BTreeSet<(&GroupName, u32)> = self
+            .actions
+            .iter()
+            .filter_map(|action| match action {
+                PlaceAction::Place { group, index, how: How { canary: false, .. }, .. } => {
+                    Some((group, *index))
+                }
+                _ => None,
+            })
+            .collect();
+        let mut newest: BTreeMap<(&GroupName, u32), (u64, AllocId)> = BTreeMap::new();
+        for (alloc, _) in self.allocs.values() {
+            let age = (alloc.create_index, alloc.id);
+            let known = newest.entry((&alloc.group, alloc.index)).or_insert(age);
+            *known = (*known).max(age);
+        }
+        let is_past = |(alloc, status): &&(Arc<Allocation>, ClientStatus)| {
+            let slot = (&alloc.group, alloc.index);
+            let last = newest.get(&slot).is_some_and(|(_, id)| *id == alloc.id);
+            let succeeded = filled.contains(&slot) || !last;
+            let did_all = *status == ClientStatus::Complete && alloc.job.kind != JobKind::Batch;
+            alloc.desired == DesiredStatus::Stop || status.terminal() && (succeeded || did_all)
+        };
+        self.allocs.values().filter(is_past).map(|(alloc, _)| alloc.id).collect()
+    }
+
+    /// Those that were tried and are not among `placed`: by their names.
+    pub(crate) fn tried(&self, job: &JobId, placed: &[Placed]) -> Vec<Attempt> {
+        let placed: BTreeSet<AllocId> = placed.iter().map(|placed| placed.alloc.id).collect();
+        let drawn = self.drawn.0.borrow();
+        let tried = drawn.iter().filter(|(_, id)| !placed.contains(id));
+        let named = tried.map(|((group, index, _), id)| Attempt {
+            id: *id,
+            name: format!("{job}.{group}[{index}]"),
+        });
+        named.collect()
     }
 
     fn group(&self, id: AllocId) -> Option<&GroupName> {

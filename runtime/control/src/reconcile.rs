@@ -19,10 +19,9 @@
 //! time, and after a crash. When everything it said was done, it says [`PlaceAction::Ignore`] only, and
 //! goes on saying so when allocations that are over are collected: [`Ended`] remembers their places.
 
-mod diff;
 mod places;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use super::ended::Ended;
@@ -33,8 +32,6 @@ use ostler_model::job::{Job, LogConfig, NetworkSpec, RestartMode, RestartPolicy,
 use ostler_model::placement::Placement;
 use ostler_model::rollout::{Deployment, RescheduleEvent, ReschedulePolicy};
 use ostler_model::time::Timestamp;
-
-pub use diff::differences;
 
 /// Why an allocation is stopped, as people read it.
 pub mod reason {
@@ -199,6 +196,8 @@ pub struct Reconciled {
     pub next: Option<Timestamp>,
     /// How far each group is.
     pub groups: BTreeMap<GroupName, GroupProgress>,
+    /// Those of an older version that run on for now, and are replaced or stopped in a later step.
+    pub behind: BTreeSet<AllocId>,
 }
 
 /// See the module. Stops come first, highest indexes before lower ones, then updates, then
@@ -248,6 +247,23 @@ pub fn is_destructive(old: &Job, new: &Job, group: &GroupName) -> bool {
     // `${job.…}`, the environment and what an exit means.
     let of_job = |job: &Job| (job.name.clone(), job.kind, job.source_dir.clone());
     of_job(old) != of_job(new) || essence(old, before) != essence(new, after)
+}
+
+/// What of a job cannot change under its tasks; where two versions have the same, nothing is made anew.
+/// Allocations get the `meta` of the job by their tasks.
+#[must_use]
+pub fn decisive(job: &Job) -> Job {
+    let groups = job.groups.iter().map(|group| essence(job, group)).collect();
+    Job {
+        groups,
+        datacenters: Vec::new(),
+        priority: 0,
+        meta: BTreeMap::new(),
+        constraints: Vec::new(),
+        placement: Placement::default(),
+        all_at_once: false,
+        ..job.clone()
+    }
 }
 
 /// What of a group cannot change under its tasks: everything but rules, each with one value.

@@ -260,6 +260,15 @@ impl Tables {
         }
     }
 
+    /// Was it placed beside what it may replace, accepted since or not?
+    fn came_as_canary(&self, alloc: &Allocation) -> bool {
+        let Some(of) = &alloc.deployment else { return false };
+        let history = self.jobs.get(&alloc.job.id).map(|entry| &entry.history);
+        let deployment = history.and_then(|history| history.deployment(&of.id));
+        let group = deployment.and_then(|known| known.groups.get(&alloc.group));
+        of.canary || group.is_some_and(|group| group.canaries.contains(&alloc.id))
+    }
+
     /// Is this allocation one of the first of its version, which nobody has accepted yet?
     pub(crate) fn is_canary(&self, alloc: &Allocation) -> bool {
         let deployment = alloc.deployment.as_ref().filter(|deployment| deployment.canary);
@@ -351,8 +360,7 @@ impl Tables {
         let Some(previous) = allocation.previous else { return Vec::new() };
         let entry = |id| self.allocs.get(&id);
         let by_server = |entry: &AllocEntry| entry.placed_by == PlacedBy::Server;
-        let canary = allocation.deployment.as_ref().is_some_and(|of| of.canary);
-        if canary || entry(allocation.id).is_some_and(by_server) {
+        if self.came_as_canary(allocation) || entry(allocation.id).is_some_and(by_server) {
             // There may be two in one place: a canary runs beside what it may replace.
             return entry(previous)
                 .filter(|entry| !entry.ended)

@@ -36,6 +36,9 @@ pub struct RegisterOptions {
     pub all_or_nothing: bool,
     /// How its text is meant.
     pub meant: JobOptions,
+    /// A job that is the same as before becomes a new version all the same: what has ended of it is placed
+    /// again, what runs goes on.
+    pub rerun: bool,
     /// Where its allocations belong in a trace; decides nothing.
     pub trace: Option<TraceContext>,
 }
@@ -309,6 +312,10 @@ pub struct GroupPlan {
     pub canary: u32,
     /// Stopped.
     pub stop: u32,
+    /// Left as they are for now: replaced or stopped in a later step, or as soon as what replaces them fits.
+    pub later: u32,
+    /// Not placed, because they do not fit.
+    pub waiting: u32,
     /// Left as they are.
     pub ignore: u32,
 }
@@ -325,8 +332,11 @@ pub struct Plan {
     pub groups: BTreeMap<GroupName, GroupPlan>,
     /// Places that would wait for something to become free, and why.
     pub waiting: Vec<BlockedPlacement>,
-    /// What differs from the present version, a line for each field: `group web: count 1 -> 3`.
+    /// What differs from the present version, for people: `group "web" count: 1 -> 3`.
     pub changes: Vec<String>,
+    /// The present version.
+    #[serde(skip)]
+    pub known: Option<Arc<JobRecord>>,
     /// Each device request of what would be placed: every candidate, why it fits or not, and the
     /// choice. At most [`ostler_model::limits::PLAN_DEVICE_REQUESTS_MAX`].
     pub devices: Vec<DeviceExplanation>,

@@ -27,7 +27,7 @@ pub(super) enum Unread {
 const TOKEN: &str = "a token is taken from the header X-Nomad-Token";
 
 /// What may stand beside `Job` in a request to Nomad's API. All of it is for the API, not the job.
-pub(super) const ENVELOPE: [(&str, Unread); 14] = [
+pub(super) const ENVELOPE: [(&str, Unread); 15] = [
     ("Job", Unread::Kept),
     ("Region", Unread::Told("")),
     ("Namespace", Unread::Told("")),
@@ -40,6 +40,8 @@ pub(super) const ENVELOPE: [(&str, Unread); 14] = [
     ("PreserveResources", Unread::Refused),
     ("EvalPriority", Unread::Told("no evaluation waits for another")),
     ("Diff", Unread::Told("")),
+    // Ours.
+    ("Rerun", Unread::Told("")),
     // The text of the file, for the page of such a server.
     ("Submission", Unread::Kept),
     ("IdempotencyToken", Unread::Told("the same job given twice is one version anyway")),

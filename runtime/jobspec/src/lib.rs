@@ -17,6 +17,7 @@ mod agent_config;
 pub mod suggest;
 pub mod units;
 
+mod changes;
 mod decode;
 mod diagnostic;
 mod disk;
@@ -33,6 +34,7 @@ mod tree;
 use std::path::{Path, PathBuf};
 
 pub use agent_config::parse_agent_config;
+pub use changes::changes;
 pub use decode::{agent_key, agent_key_paths, parse_trust_file};
 pub use diagnostic::{Diagnostics, FileDiagnostic, Severity};
 use diagnostic::{Sink, Span};

@@ -136,7 +136,11 @@ async fn what_stands_beside_a_job_is_done_or_told_or_refused_at_each_request() {
     let served = Served::start().await;
     let client = &served.client;
     let told = ["SecretID", "AuthToken", "PolicyOverride", "EvalPriority", "IdempotencyToken"];
-    let elsewhere = [("/v1/job/web/plan", "EnforceIndex"), ("/v1/validate/job", "PreserveCounts")];
+    let elsewhere = [
+        ("/v1/job/web/plan", "EnforceIndex"),
+        ("/v1/job/web/plan", "Rerun"),
+        ("/v1/validate/job", "PreserveCounts"),
+    ];
     let paths = ["/v1/jobs", "/v1/job/web", "/v1/job/web/plan", "/v1/validate/job"];
     let all = paths.iter().flat_map(|path| told.map(|key| (*path, key))).chain(elsewhere);
     for (path, key) in all {

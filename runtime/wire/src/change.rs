@@ -24,6 +24,9 @@ pub struct JobRequest<J> {
     /// Groups that the job has already keep their counts, whatever `job` says.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub preserve_counts: Option<bool>,
+    /// Ours: a new version even if nothing of the job changed, so that what has ended of it runs again.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub rerun: Option<bool>,
     /// Say what differs.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub diff: Option<bool>,
@@ -82,6 +85,13 @@ impl Registered {
     #[must_use]
     pub fn told(&self) -> Text<'_> {
         not_of_the_text(self.agent_warnings.as_deref(), &self.warnings)
+    }
+
+    /// Nothing was placed, updated or stopped for it.
+    #[must_use]
+    pub const fn nothing_done(&self) -> bool {
+        let Effects { version: _, placed, updated, stopped } = &self.registered;
+        placed.is_empty() && updated.is_empty() && stopped.is_empty()
     }
 }
 
@@ -247,7 +257,7 @@ pub struct Annotations<'a> {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct DesiredUpdates {
-    /// Left as they are.
+    /// Left as they are, for now or altogether.
     pub ignore: u32,
     /// New.
     pub place: u32,
@@ -259,17 +269,34 @@ pub struct DesiredUpdates {
     pub in_place_update: u32,
     /// Stopped and replaced.
     pub destructive_update: u32,
-    /// There are none.
+    /// New beside old ones, to be accepted or not.
     pub canary: u32,
     /// There are none.
     pub preemptions: u32,
+    /// Ours: those of `ignore` that are replaced or stopped in a later step.
+    #[serde(skip_serializing_if = "is_none")]
+    pub later: u32,
+    /// Ours: those of `place` that do not fit now.
+    #[serde(skip_serializing_if = "is_none")]
+    pub waiting: u32,
+}
+
+/// Is there none? What Nomad does not know is said only where there is something to say.
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde asks so")]
+const fn is_none(count: &u32) -> bool {
+    *count == 0
 }
 
 impl DesiredUpdates {
     /// Something would happen.
     #[must_use]
     pub const fn changes(&self) -> bool {
-        self.place > 0 || self.stop > 0 || self.in_place_update > 0 || self.destructive_update > 0
+        self.place > 0
+            || self.stop > 0
+            || self.in_place_update > 0
+            || self.destructive_update > 0
+            || self.canary > 0
+            || self.later > 0
     }
 }
 

@@ -44,7 +44,7 @@ fn place(place: &BlockedPlacement) -> Value {
         .map(|problem| {
             let mut data = serde_json::to_value(problem).unwrap_or_default();
             if let Some(data) = data.as_object_mut() {
-                data.insert("text".to_owned(), problem.to_string().into());
+                data.insert("text".to_owned(), refusal.text_of(problem).into());
             }
             data
         })

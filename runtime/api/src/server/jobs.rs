@@ -62,6 +62,8 @@ struct Given {
     meant: JobOptions,
     /// Only if the job is at this index.
     expected: Option<u64>,
+    /// A new version even if nothing of it changed.
+    rerun: bool,
     /// What differs is to be said.
     diff: bool,
     warnings: Vec<String>,
@@ -69,7 +71,7 @@ struct Given {
 
 /// What each request acts on of what stands beside its job.
 const OF_REGISTRATION: &[&str] =
-    &["Region", "Namespace", "EnforceIndex", "JobModifyIndex", "PreserveCounts"];
+    &["Region", "Namespace", "EnforceIndex", "JobModifyIndex", "PreserveCounts", "Rerun"];
 const OF_PLAN: &[&str] = &["Region", "Namespace", "Diff", "PreserveCounts"];
 const OF_VALIDATION: &[&str] = &["Region", "Namespace"];
 
@@ -96,6 +98,7 @@ async fn job_of(api: &Api, params: &Params, (bytes, acted_on): Whole) -> Result<
         enforce_index,
         job_modify_index,
         preserve_counts,
+        rerun,
         diff,
     } = beside;
     // The first that names one, as in Nomad: the query, the request, the job.
@@ -115,7 +118,8 @@ async fn job_of(api: &Api, params: &Params, (bytes, acted_on): Whole) -> Result<
     let meant = JobOptions { stopped: stop, keeps_counts: preserve_counts.unwrap_or(false) };
     let enforced = enforce_index.unwrap_or(false);
     let expected = enforced.then_some(job_modify_index.unwrap_or(0));
-    Ok(Given { job, meant, expected, diff: diff.unwrap_or(false), warnings })
+    let (rerun, diff) = (rerun.unwrap_or(false), diff.unwrap_or(false));
+    Ok(Given { job, meant, expected, rerun, diff, warnings })
 }
 
 /// As [`job_of`], for somebody who may change it: its namespace may stand in the body alone.
@@ -135,12 +139,15 @@ async fn job_named(api: &Api, params: &Params, id: &str, whole: Whole) -> Result
     }
 }
 
-/// A job and the index of its last change, those of its allocations included. Without the job the
+/// A job and the index of its last change, those of its allocations and of its deployment included. Without the job the
 /// index is that of the list, so that one can wait for a job to come.
 fn look(api: &Api, params: &Params, id: &str) -> Found<JobView> {
     let found = params.job_id(id).and_then(|id| api.agent.job(&id).ok_or(Failure::NotThere("job")));
     match found {
-        Ok(job) => Found { index: job.modify_index, value: Ok(job) },
+        Ok(job) => {
+            let deployment = job.deployment.as_ref().map_or(0, |newest| newest.modify_index);
+            Found { index: job.modify_index.max(deployment), value: Ok(job) }
+        }
         Err(error) => Found { index: look_at_all(api).index, value: Err(error) },
     }
 }
@@ -218,7 +225,7 @@ async fn take(
     headers: &HeaderMap,
     given: Given,
 ) -> Result<Response, Failure> {
-    let Given { job, meant, expected, diff: _, warnings } = given;
+    let Given { job, meant, expected, rerun, diff: _, warnings } = given;
     let mut here = api.agent.not_as_written(&job);
     here.extend(api.agent.counts_out_of_range(&job, meant));
     let (name, namespace) = (job.id.as_str(), job.namespace());
@@ -228,6 +235,7 @@ async fn take(
         origin: JobOrigin::Api,
         all_or_nothing: false,
         meant,
+        rerun,
         trace: registration.context,
     };
     let id = job.id.clone();
@@ -380,7 +388,7 @@ pub(super) async fn plan(
     body: Body,
 ) -> Result<Response, Failure> {
     let given = job_named(&api, &params, &id, (bytes(body)?, OF_PLAN)).await?;
-    let Given { job, meant, expected: _, diff, warnings } = given;
+    let Given { job, meant, expected: _, rerun: _, diff, warnings } = given;
     drivers(&api, &job).await;
     let (agent, job) = (api.agent.clone(), Arc::new(job));
     let planned = Arc::clone(&job);

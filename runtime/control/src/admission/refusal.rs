@@ -24,7 +24,8 @@ pub struct Refusal {
     pub node: String,
     /// What does not fit: first the job as a whole, then its groups in file order.
     pub groups: Vec<GroupRefusal>,
-    /// Allocations of this job that would have fitted: a problem may name one as a holder.
+    /// Allocations of this job that were only tried: a problem may name one as a holder, and is told with its
+    /// name.
     pub attempts: Vec<Attempt>,
 }
 
@@ -367,10 +368,26 @@ impl Refusal {
     pub fn problems(&self) -> String {
         let problems = self.groups.iter().flat_map(|refusal| &refusal.problems);
         let lines = problems.map(|problem| {
-            let text = problem.to_string();
+            let text = self.text_of(problem);
             text.split('\n').map(str::trim).collect::<Vec<_>>().join(" ")
         });
         lines.collect::<Vec<_>>().join("; ")
+    }
+
+    /// A problem as people read it: an allocation that was only tried has no id that anybody could ask for.
+    #[must_use]
+    pub fn text_of(&self, problem: &impl fmt::Display) -> String {
+        name_attempts(problem.to_string(), &self.attempts)
+    }
+
+    /// The same with the names of those that were tried and did not come, where a problem names one.
+    pub(crate) fn naming(&self, tried: &[Attempt]) -> Option<Self> {
+        let said: String =
+            self.groups.iter().flat_map(|one| &one.problems).map(ToString::to_string).collect();
+        let named = tried.iter().filter(|attempt| said.contains(&attempt.id.short())).cloned();
+        let named: Vec<Attempt> = named.filter(|one| !self.attempts.contains(one)).collect();
+        let attempts = self.attempts.iter().cloned().chain(named.iter().cloned()).collect();
+        (!named.is_empty()).then(|| Self { attempts, ..self.clone() })
     }
 
     /// The node takes nothing new, whether it would fit or not.
@@ -392,26 +409,30 @@ impl Refusal {
     }
 }
 
+/// A text with the names of these in place of their ids.
+pub(crate) fn name_attempts(mut text: String, attempts: &[Attempt]) -> String {
+    for Attempt { id, name } in attempts {
+        let known = format!("allocation {}", id.short());
+        if text.contains(&known) {
+            text = text.replace(&known, &format!("{name} of this job"));
+        }
+    }
+    text
+}
+
 impl std::error::Error for Refusal {}
 
 impl fmt::Display for Refusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "job {} does not fit on node {}", self.job, self.node)?;
-        let mut said = String::new();
         for refusal in &self.groups {
             match &refusal.group {
                 Some(group) => write!(f, "\n  group {group}:")?,
                 None => write!(f, "\n  job:")?,
             }
             for problem in &refusal.problems {
-                let text = problem.to_string().replace('\n', "\n      ");
+                let text = self.text_of(problem).replace('\n', "\n      ");
                 write!(f, "\n    - {text}")?;
-                said.push_str(&text);
-            }
-        }
-        for Attempt { id, name } in &self.attempts {
-            if said.contains(&id.short()) {
-                write!(f, "\n  ({} is {name} of this job, not placed either)", id.short())?;
             }
         }
         Ok(())

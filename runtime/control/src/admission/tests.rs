@@ -81,7 +81,7 @@ fn place_on(
 ) -> Result<Vec<Allocation>, Refusal> {
     let rng = Rng::seeded(seed);
     let mut placing = Placing {
-        new_id: &mut || AllocId::new(rng.uuid()),
+        new_id: &mut |_, _| AllocId::new(rng.uuid()),
         now: Timestamp::from_nanos(5),
         rng: &rng,
         port_in_use: &|port| port == 9,
@@ -186,14 +186,29 @@ fn a_device_held_by_a_running_allocation_is_refused_with_its_name() {
 }
 
 #[test]
+fn an_allocation_that_stands_in_its_own_way_is_named_by_its_name() {
+    let mut twice = task("t", 1, 1);
+    twice.resources.ports = vec![port("own", Some(8_080))];
+    let mut web = group("web", 1, vec![twice]);
+    web.network =
+        Some(NetworkSpec { ports: vec![port("http", Some(8_080))], ..NetworkSpec::default() });
+    let refused = place(&mut Admission::default(), job(vec![web]), 1).unwrap_err();
+    for text in [refused.to_string(), refused.problems()] {
+        assert!(text.contains("is held by demo.web[0] of this job"), "{text}");
+    }
+}
+
+#[test]
 fn a_conflict_inside_one_job_says_which_of_its_allocations_it_is_with() {
     let mut web = group("web", 2, vec![task("t", 1, 1)]);
     web.network =
         Some(NetworkSpec { ports: vec![port("http", Some(8_080))], ..NetworkSpec::default() });
     let mut admission = Admission::default();
     let text = place(&mut admission, job(vec![web]), 1).unwrap_err().to_string();
-    assert!(text.contains("allocation 1: port 8080"), "{text}");
-    assert!(text.contains("is demo.web[0] of this job, not placed either"), "{text}");
+    assert!(
+        text.contains("allocation 1: port 8080 (\"http\") is held by demo.web[0] of this job"),
+        "{text}"
+    );
     assert_eq!(admission, Admission::default());
 }
 
@@ -416,7 +431,7 @@ fn placed_alone(admission: &mut Admission, job: &Job, index: u32) -> Result<Allo
     static SEED: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(100);
     let rng = Rng::seeded(SEED.fetch_add(1, std::sync::atomic::Ordering::Relaxed));
     let mut placing = Placing {
-        new_id: &mut || AllocId::new(rng.uuid()),
+        new_id: &mut |_, _| AllocId::new(rng.uuid()),
         now: Timestamp::from_nanos(5),
         rng: &rng,
         port_in_use: &|_| false,

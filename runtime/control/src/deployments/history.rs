@@ -41,6 +41,13 @@ impl History {
         group.is_some_and(|group| !group.promoted)
     }
 
+    /// Were the canaries of this group accepted?
+    #[must_use]
+    pub fn promoted(&self, deployment: &str, group: &ostler_model::ids::GroupName) -> bool {
+        let known = self.deployment(deployment);
+        known.and_then(|known| known.groups.get(group)).is_some_and(|group| group.promoted)
+    }
+
     /// The newest one, to be changed.
     pub fn newest(&mut self) -> Option<&mut Deployment> {
         self.deployments.last_mut().map(Arc::make_mut)

@@ -12,14 +12,14 @@ use super::alarms::Alarm;
 use super::rollout::{Rollout, earlier_version, repeats, set_stable};
 use super::types::{Change, JobAction, World};
 use crate::SubmitError;
-use crate::deployments::DeploymentError;
+use crate::deployments::{DeploymentError, History};
 use crate::proposal::{
-    Placed, Proposal, may_register, next_version, numbered, place, same, shut, stopped_copy, unfit,
-    updated_copy,
+    Placed, Proposal, may_register, name_tried, next_version, numbered, place, same, shut,
+    stopped_copy, unfit, updated_copy,
 };
 use crate::reconcile::{PlaceAction, reason};
 use crate::tables::{PlacedBy, Removal, Tables};
-use ostler_model::alloc::{Allocation, DesiredStatus};
+use ostler_model::alloc::{AllocDeployment, Allocation, DesiredStatus};
 use ostler_model::causes::chain;
 use ostler_model::ids::{AllocId, JobId};
 use ostler_model::saved::{JobOrigin, JobRecord};
@@ -63,10 +63,14 @@ impl Machine {
         let placed = place(world, &mut tables.admission, &record, &proposal, whole);
         let (placed, soon) = placed.map_err(|refusal| SubmitError::Refused(Box::new(refusal)))?;
         blocked.extend(soon);
+        if !blocked.is_empty() {
+            name_tried(&mut blocked, &proposal.tried(job, &placed));
+        }
         rollout.complete(&proposal, &blocked, &mut record);
         let record = entering.record(record, tables, &mut change);
         rollout.begin(world, &record, &proposal);
         entering.copies(&record, &proposal, &mut rollout, tables, &mut change);
+        entering.accepted(job, rollout.history(), tables, &mut change);
         entering.purged(job, tables, &mut change);
         entering.placed(placed, &mut rollout, tables, &mut change);
         let next = proposal.next.into_iter().chain(rollout.deadline()).min();
@@ -135,7 +139,7 @@ impl Entering {
                     Cow::Owned(job) => Some(Arc::new(job)),
                 };
                 let job = with_counts.unwrap_or(job);
-                let kept = known.as_deref().and_then(|known| {
+                let kept = known.as_deref().filter(|_| !options.rerun).and_then(|known| {
                     let repeated = !known.stopped && repeats(known, &job, &options, tables);
                     if repeated { Some(known.clone()) } else { same(&job, known, meant) }
                 });
@@ -261,6 +265,30 @@ impl Entering {
                 Some(reason) => stopped_copy(old, self.why.as_deref().unwrap_or(reason), index),
             };
             self.copy(new, Arc::clone(old), tables, change);
+        }
+    }
+
+    /// Canaries that were accepted are none any more: what they offer is what the others offer.
+    fn accepted(
+        &mut self,
+        job: &JobId,
+        history: &History,
+        tables: &mut Tables,
+        change: &mut Change,
+    ) {
+        for id in tables.ids_of(job) {
+            let Some(old) = tables.alloc(id).map(|entry| Arc::clone(&entry.allocation)) else {
+                continue;
+            };
+            let runs = old.desired == DesiredStatus::Run;
+            let canary = old.deployment.as_ref().filter(|of| of.canary && runs);
+            let accepted = canary.filter(|of| history.promoted(&of.id, &old.group));
+            let copied = change.copies.iter().any(|(new, _)| new.id == id);
+            let Some(of) = accepted.filter(|_| !copied) else { continue };
+            let deployment = Some(AllocDeployment { canary: false, ..of.clone() });
+            let modify_index = self.index(tables);
+            let new = Allocation { deployment, modify_index, ..(*old).clone() };
+            self.copy(Arc::new(new), old, tables, change);
         }
     }
 

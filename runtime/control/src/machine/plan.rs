@@ -1,11 +1,10 @@
-//! What a registration would do.
+//! What a registration would do: the same decisions on the same tables, and nothing is entered.
 
 use std::sync::Arc;
 
 use super::types::World;
 use crate::admission::DevicePlan;
-use crate::proposal::{Proposal, next_version, same, shut, unfit};
-use crate::reconcile::differences;
+use crate::proposal::{Proposal, name_tried, next_version, same, shut, unfit};
 use crate::tables::Tables;
 use crate::views::{JobOptions, Plan};
 use ostler_model::job::Job;
@@ -16,7 +15,8 @@ impl Tables {
     /// What registering this job would do; nothing is changed. That it does not fit is part of the plan.
     #[must_use]
     pub fn plan(&self, world: &World<'_>, job: &Job, meant: JobOptions) -> Plan {
-        let known = self.jobs.get(&job.id).map(|entry| &*entry.record);
+        let entry = self.jobs.get(&job.id);
+        let known = entry.map(|entry| &*entry.record);
         let mut plan = Plan::default();
         let job = Arc::new(meant.of(job, known).into_owned());
         let record = match known.and_then(|known| same(&job, known, meant)) {
@@ -27,9 +27,9 @@ impl Tables {
             },
         };
         plan.version = record.version;
+        plan.known = entry.map(|entry| Arc::clone(&entry.record));
         if let Some(known) = known {
             plan.job_modify_index = known.job_modify_index;
-            plan.changes = differences(&known.job, &job);
             match (known.stopped, meant.stopped) {
                 (true, false) => {
                     plan.changes.push("the job is stopped and would run again".to_owned());
@@ -40,13 +40,16 @@ impl Tables {
         }
         let mut history = self.history(&job.id);
         history.cancel_others(&record);
-        let proposal = Proposal::new(self, &record, &history, world.now, false);
+        let mut proposal = Proposal::new(self, &record, &history, world.now, false);
         let mut devices = DevicePlan::default();
         let explain = Some(&mut devices);
         plan.waiting = match self.closed() {
             Some(why) => shut(&world.node.name, &record, &proposal, &why),
             None => unfit(world, &self.holds, &self.admission, &record, &proposal, explain),
         };
+        let tried = proposal.tried(&job.id, &[]);
+        name_tried(&mut plan.waiting, &tried);
+        devices.name(&tried);
         if devices.left_out > 0 {
             let more = counted(devices.left_out, "more request");
             plan.warnings.push(format!("the devices of {more} are not explained"));
@@ -55,7 +58,12 @@ impl Tables {
         for group in &job.groups {
             plan.groups.entry(group.name.clone()).or_default();
         }
+        proposal.hold(&plan.waiting);
         proposal.count(&mut plan.groups);
+        for waiting in &plan.waiting {
+            let group = plan.groups.entry(waiting.group.clone()).or_default();
+            group.waiting = group.waiting.saturating_add(1);
+        }
         plan
     }
 }

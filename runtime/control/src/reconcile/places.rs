@@ -7,7 +7,8 @@
 //!                   to max_parallel: none while a new one is unhealthy
 //!     canaries   ─► so many of the new version beside the old ones; nothing else of it
 //!     held       ─► nothing of the new version (paused, failed)
-//!   while it is not open, what fails of the older version gets successors of that version
+//!   while it is not open, what fails of the older version gets successors of that version, also in
+//!   places that only the older version has: a lower count counts when the new version is accepted
 //! ```
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -21,7 +22,7 @@ use crate::reschedule;
 use ostler_model::alloc::ClientStatus;
 use ostler_model::ids::{AllocId, GroupName};
 use ostler_model::job::{JobKind, TaskGroup};
-use ostler_model::rollout::{DeployedGroup, DeploymentPhase, UpdatePolicy};
+use ostler_model::rollout::{DeployedGroup, Deployment, DeploymentPhase, UpdatePolicy};
 use ostler_model::time::Timestamp;
 
 /// Allocations of places, by group and index.
@@ -65,9 +66,9 @@ pub(super) fn all<'a>(wanted: &WantedJob<'a>, existing: &[Existing<'a>]) -> Reco
     for alloc in places.into_values().chain(canaries.into_values()).flatten() {
         done.actions.end(alloc, reason);
     }
-    let Todo { actions, later, next, groups } = done;
+    let Todo { actions, later, next, groups, behind } = done;
     let next = later.values().copied().chain(next).min();
-    Reconciled { actions: actions.in_order(), later, next, groups }
+    Reconciled { actions: actions.in_order(), later, next, groups, behind }
 }
 
 #[derive(Default)]
@@ -76,6 +77,7 @@ struct Todo {
     later: BTreeMap<AllocId, Timestamp>,
     next: Option<Timestamp>,
     groups: BTreeMap<GroupName, GroupProgress>,
+    behind: BTreeSet<AllocId>,
 }
 
 /// System jobs with a policy replace so many at a time, and wait before the next ones.
@@ -165,11 +167,15 @@ impl<'e, 'a> Group<'_, 'e, 'a> {
             there.push((index, allocs));
         }
         let gate = self.gate(&there);
+        let beyond = if self.is_open_beyond(gate) { Vec::new() } else { self.take_beyond(places) };
         let of_version = |allocs: &[&Existing<'a>]| allocs.iter().any(|a| a.is_of(self.wanted));
         let known = !self.canaries.is_empty() || there.iter().any(|(_, allocs)| of_version(allocs));
         let mut counted = Counted { known, ..Counted::default() };
         for (index, allocs) in &there {
             self.place(*index, allocs, gate, todo, &mut counted);
+        }
+        for (index, allocs) in &beyond {
+            self.place_beyond(*index, allocs, gate, todo, &mut counted);
         }
         let promotes = gate == Gate::Canaries;
         self.beside(&counted, promotes, todo);
@@ -186,6 +192,58 @@ impl<'e, 'a> Group<'_, 'e, 'a> {
                 && gate == Gate::Open,
         };
         todo.groups.insert(self.group.name.clone(), progress);
+    }
+
+    /// Are places that the wanted version has not to be emptied? Not before it is accepted.
+    fn is_open_beyond(&self, gate: Gate) -> bool {
+        match gate {
+            Gate::Open => true,
+            Gate::Canaries => false,
+            Gate::Held => !self.deployed().is_some_and(DeployedGroup::awaits_promotion),
+        }
+    }
+
+    /// Places that the version before has and the wanted one has not.
+    fn take_beyond(&self, places: &mut Places<'e, 'a>) -> Vec<(u32, Vec<&'e Existing<'a>>)> {
+        let group = &self.group.name;
+        let of_group = places.range((group, 0)..=(group, u32::MAX));
+        let older = of_group.flat_map(|(_, allocs)| allocs);
+        let newest = older.filter(|alloc| self.is_before(alloc) && !alloc.stopping);
+        let newest = newest.max_by_key(|alloc| alloc.version);
+        let count = newest.and_then(|alloc| alloc.job.group(group)).map_or(0, |group| group.count);
+        let mut beyond = Vec::new();
+        for index in self.group.count..count {
+            let mut allocs = places.remove(&(group, index)).unwrap_or_default();
+            allocs.sort_by_key(|alloc| alloc.age());
+            beyond.push((index, allocs));
+        }
+        beyond
+    }
+
+    /// One of those: what is in it runs on by the rules of its own version.
+    fn place_beyond(
+        &self,
+        index: u32,
+        there: &[&'e Existing<'a>],
+        gate: Gate,
+        todo: &mut Todo,
+        counted: &mut Counted<'e, 'a>,
+    ) {
+        let current = current(self.wanted, there).filter(|alloc| self.is_before(alloc));
+        for alloc in there.iter().filter(|alloc| current.is_none_or(|kept| kept.id != alloc.id)) {
+            todo.actions.end(alloc, reason::NOT_NEEDED);
+        }
+        counted.unfinished = true;
+        match current {
+            Some(alloc) if alloc.status.terminal() => self.follow(alloc, false, todo),
+            Some(alloc) => self.leave(alloc, todo),
+            None => {
+                let last = there.last().copied().filter(|alloc| self.is_before(alloc));
+                if last.is_some() {
+                    self.fill(index, last, gate, todo, counted);
+                }
+            }
+        }
     }
 
     fn gate(&self, there: &[(u32, Vec<&Existing<'a>>)]) -> Gate {
@@ -394,13 +452,22 @@ impl<'e, 'a> Group<'_, 'e, 'a> {
         };
         for (index, alloc, last) in &counted.differ {
             if left == 0 || !steps.take() {
-                todo.actions.ignored.push(PlaceAction::Ignore(alloc.id));
+                self.leave(alloc, todo);
                 continue;
             }
             left = left.saturating_sub(1);
             todo.actions.stop(alloc, reason::REPLACED);
             todo.actions.places.push(self.placement(*index, *last, true, How::default()));
         }
+    }
+
+    /// One of an older version, whose turn has not come.
+    fn leave(&self, alloc: &Existing<'_>, todo: &mut Todo) {
+        let failed = |deployment: &&Deployment| deployment.phase == DeploymentPhase::Failed;
+        if self.wanted.deployment.filter(failed).is_none() {
+            todo.behind.insert(alloc.id);
+        }
+        todo.actions.ignored.push(PlaceAction::Ignore(alloc.id));
     }
 
     fn placement(

@@ -365,25 +365,10 @@ fn each_field_is_on_the_side_the_table_says() {
             change(&mut after);
             assert_ne!(before, after, "{what} changes the job");
             assert_eq!(is_destructive(&before, &after, &name("a")), expected, "{what}");
-            assert!(!differences(&before, &after).is_empty(), "{what} is told");
+            let decides = decisive(&before) != decisive(&after);
+            assert_eq!(decides, expected, "{what}: the same is said of the whole job");
         }
     }
-}
-
-#[test]
-fn differences_name_group_and_task() {
-    let (old, mut new) = (job(&[("web", 1)]), job(&[("web", 3), ("more", 1)]));
-    task_of(&mut new).kill_timeout = Duration::from_secs(7);
-    let lines = differences(&old, &new);
-    assert_eq!(
-        lines,
-        [
-            "groups[web].count: 1 -> 3",
-            "groups[web].tasks[t].kill_timeout: 5s -> 7s",
-            "groups[more]: none -> added",
-        ]
-    );
-    assert!(differences(&old, &old).is_empty());
 }
 
 // ----- against a reference: every place decided by itself, by a table -----

@@ -53,7 +53,8 @@ async fn a_replacement_that_does_not_fit_beside_the_old_one_comes_after_it() {
     let group = &plan.groups.values().next().unwrap();
     assert_eq!((group.destructive, group.place, group.stop), (1, 0, 0));
     assert!(plan.waiting.is_empty(), "{:?}", plan.waiting);
-    assert_eq!(plan.changes, ["groups[g].tasks[t].env.A: \"1\" -> \"2\""]);
+    let change = "group \"g\" task \"t\" env A: \"1\" -> \"2\" (forces replacement)";
+    assert_eq!(plan.changes, [change]);
 
     let second = served.register(&holder("", "2")).await;
     assert_eq!((second.stopped, second.placed.len()), (first.clone(), 0));

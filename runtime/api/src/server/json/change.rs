@@ -71,7 +71,16 @@ pub(crate) fn plan<'a>(
     diff: Option<JobDiff<'a>>,
     of_job: &[String],
 ) -> wire::Plan<'a, &'a [DeviceExplanation]> {
-    let Plan { job_modify_index, version: _, groups, waiting, changes, devices, warnings } = plan;
+    let Plan {
+        job_modify_index,
+        version: _,
+        known: _,
+        groups,
+        waiting,
+        changes,
+        devices,
+        warnings,
+    } = plan;
     let groups = groups.iter().map(|(name, plan)| (Text::from(name.as_str()), updates(plan)));
     wire::Plan {
         annotations: Annotations { groups: groups.collect(), ..Annotations::default() },
@@ -89,15 +98,17 @@ pub(crate) fn plan<'a>(
 }
 
 fn updates(plan: &GroupPlan) -> DesiredUpdates {
-    let GroupPlan { place, in_place, destructive, canary, stop, ignore } = *plan;
+    let GroupPlan { place, in_place, destructive, canary, stop, later, waiting, ignore } = *plan;
     let (in_place_update, destructive_update) = (in_place, destructive);
     DesiredUpdates {
-        ignore,
-        place,
+        ignore: ignore.saturating_add(later),
+        place: place.saturating_add(waiting),
         stop,
         in_place_update,
         destructive_update,
         canary,
+        later,
+        waiting,
         ..DesiredUpdates::default()
     }
 }

@@ -78,7 +78,8 @@ fn group(old: Option<&Object>, new: Option<&Object>, plan: PlanOf<'_>) -> Option
 
 /// Counts by the words of Nomad's command line.
 fn updates(plan: GroupPlan) -> std::collections::BTreeMap<String, u64> {
-    let GroupPlan { place, in_place, destructive, canary, stop, ignore } = plan;
+    let GroupPlan { place, in_place, destructive, canary, stop, later, waiting, ignore } = plan;
+    let (place, ignore) = (place.saturating_add(waiting), ignore.saturating_add(later));
     let counts = [
         ("create", place),
         ("in-place update", in_place),

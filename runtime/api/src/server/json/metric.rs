@@ -31,7 +31,10 @@ fn metric(place: &BlockedPlacement, datacenter: &str) -> AllocMetric {
     let problems = || place.refusal.groups.iter().flat_map(|refusal| &refusal.problems);
     let of = |exhausted: bool| {
         let wanted = problems().filter(move |problem| dimension(problem).is_some() == exhausted);
-        let named = |problem: &Problem| dimension(problem).unwrap_or_else(|| problem.to_string());
+        let named = |problem: &Problem| {
+            let dimension = dimension(problem);
+            place.refusal.text_of(&dimension.unwrap_or_else(|| problem.to_string()))
+        };
         wanted.map(|problem| (named(problem), 1)).collect::<BTreeMap<String, u32>>()
     };
     let (filtered, exhausted) = (of(false), of(true));

@@ -386,14 +386,23 @@ fn answers_to_changes_have_nomads_shapes() {
 
 #[test]
 fn a_plan_has_nomads_shape_and_every_count() {
-    let counts = GroupPlan { place: 1, in_place: 2, destructive: 3, canary: 6, stop: 4, ignore: 5 };
+    let counts = GroupPlan {
+        place: 1,
+        in_place: 2,
+        destructive: 3,
+        canary: 6,
+        stop: 4,
+        ignore: 5,
+        ..GroupPlan::default()
+    };
     let plan = Plan {
         devices: Vec::new(),
         job_modify_index: 7,
         version: 2,
         groups: BTreeMap::from([(GroupName::new("web").unwrap(), counts)]),
         waiting: Vec::new(),
-        changes: vec!["group web: count 1 -> 3".to_owned()],
+        changes: vec!["group \"web\" count: 1 -> 3".to_owned()],
+        known: None,
         warnings: vec!["careful".to_owned()],
     };
     let shown = value(change::plan(
@@ -410,7 +419,7 @@ fn a_plan_has_nomads_shape_and_every_count() {
     assert_eq!(shown["Annotations"]["DesiredTGUpdates"]["web"], updates);
     assert_eq!(shown["JobModifyIndex"], 7);
     assert_eq!(shown["Warnings"], "1 warning:\n\n* careful");
-    assert_eq!(shown["Changes"], json!(["group web: count 1 -> 3"]));
+    assert_eq!(shown["Changes"], json!(["group \"web\" count: 1 -> 3"]));
     assert_eq!(shown["Diff"]["Type"], "Edited");
 }
 

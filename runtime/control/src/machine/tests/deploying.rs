@@ -7,48 +7,48 @@ use crate::deployments::{DeploymentAsk, DeploymentError, description};
 use ostler_model::job::HealthPolicy;
 use ostler_model::rollout::{Deployment, DeploymentPhase, UpdatePolicy};
 
-fn service(name: &str, count: u32, update: UpdatePolicy) -> Job {
+pub(super) fn service(name: &str, count: u32, update: UpdatePolicy) -> Job {
     let mut job = job(name, count);
     job.groups[0].health = Some(HealthPolicy::default());
     job.groups[0].update = Some(update);
     job
 }
 
-fn parallel(max_parallel: u32) -> UpdatePolicy {
+pub(super) fn parallel(max_parallel: u32) -> UpdatePolicy {
     UpdatePolicy { max_parallel, ..UpdatePolicy::default() }
 }
 
-fn canaries(canary: u32) -> UpdatePolicy {
+pub(super) fn canaries(canary: u32) -> UpdatePolicy {
     UpdatePolicy { canary, ..parallel(2) }
 }
 
 impl Play {
-    fn newest(&self, job: &str) -> Arc<Deployment> {
+    pub(super) fn newest(&self, job: &str) -> Arc<Deployment> {
         let job = JobId::new(job).unwrap();
         let entry = self.machine.tables().job(&job).unwrap();
         Arc::clone(entry.history.deployments.last().unwrap())
     }
 
-    fn phase(&self, job: &str) -> DeploymentPhase {
+    pub(super) fn phase(&self, job: &str) -> DeploymentPhase {
         self.newest(job).phase
     }
 
-    fn record(&self, job: &str) -> Arc<JobRecord> {
+    pub(super) fn record(&self, job: &str) -> Arc<JobRecord> {
         Arc::clone(&self.machine.tables().job(&JobId::new(job).unwrap()).unwrap().record)
     }
 
     /// Live allocations of this version.
-    fn of_version(&self, version: u64) -> Vec<AllocId> {
+    pub(super) fn of_version(&self, version: u64) -> Vec<AllocId> {
         let of = |id: &AllocId| self.alloc(*id).job_version == version;
         self.live().into_iter().filter(of).collect()
     }
 
-    fn alloc(&self, id: AllocId) -> Arc<Allocation> {
+    pub(super) fn alloc(&self, id: AllocId) -> Arc<Allocation> {
         Arc::clone(&self.machine.tables().alloc(id).unwrap().allocation)
     }
 
     /// Every live allocation without a verdict is healthy.
-    fn all_healthy(&mut self) {
+    pub(super) fn all_healthy(&mut self) {
         for id in self.live() {
             if self.machine.tables().alloc(id).unwrap().verdict().is_none() {
                 self.judge(id, true);
@@ -58,7 +58,7 @@ impl Play {
     }
 
     /// What is told to stop ends, what is new is healthy, until nothing changes.
-    fn settle(&mut self) {
+    pub(super) fn settle(&mut self) {
         for _ in 0..50 {
             self.end_stopped();
             self.all_healthy();
@@ -66,7 +66,7 @@ impl Play {
         }
     }
 
-    fn ask_of(&mut self, job: &str, ask: DeploymentAsk) -> Result<Change, SubmitError> {
+    pub(super) fn ask_of(&mut self, job: &str, ask: DeploymentAsk) -> Result<Change, SubmitError> {
         let id = self.newest(job).id.clone();
         let request = self.change(job, JobAction::Deployment(id, ask));
         let result = self.changed(request);
@@ -216,6 +216,8 @@ fn canaries_run_beside_the_old_ones_until_they_are_accepted() {
     assert_eq!(play.phase("a"), DeploymentPhase::Successful);
     assert_eq!(play.of_version(1).len(), 3);
     assert!(play.live().contains(&canary));
+    assert!(!play.alloc(canary).deployment.as_ref().unwrap().canary, "it is one of many now");
+    assert!(!play.owners[&canary].newest.deployment.as_ref().unwrap().canary, "and was told so");
     let again = play.ask_of("a", DeploymentAsk::Promote(None)).unwrap_err();
     assert!(matches!(again, SubmitError::Deployment(DeploymentError::Over(_))), "{again}");
 }

@@ -73,8 +73,10 @@ export function RunView() {
 }
 
 function Plan({ job, plan }) {
-  const groups = Object.entries(plan.Annotations?.DesiredTGUpdates ?? {});
-  const words = { Place: 'to place', Stop: 'to stop', DestructiveUpdate: 'to replace', InPlaceUpdate: 'to change in place', Migrate: 'to move', Canary: 'canaries', Ignore: 'unchanged' };
+  // What waits is of those to be placed, what changes later of those left alone for now.
+  const apart = (counts) => ({ ...counts, Place: (counts.Place ?? 0) - (counts.Waiting ?? 0), Ignore: (counts.Ignore ?? 0) - (counts.Later ?? 0) });
+  const groups = Object.entries(plan.Annotations?.DesiredTGUpdates ?? {}).map(([name, counts]) => [name, apart(counts)]);
+  const words = { Place: 'to place', Canary: 'canaries', InPlaceUpdate: 'to change in place', DestructiveUpdate: 'to replace', Later: 'to replace or stop later', Stop: 'to stop', Waiting: 'do not fit now', Ignore: 'unchanged' };
   const failed = Object.entries(plan.FailedTGAllocs ?? {});
   const fields = plan.Diff?.Fields ?? [];
   return html`<${Panel} title=${`Plan of ${job.ID}`}>
@@ -82,6 +84,7 @@ function Plan({ job, plan }) {
       <span>${Object.entries(words).filter(([key]) => counts[key]).map(([key, word]) => `${counts[key]} ${word}`).join(', ') || 'nothing to do'}</span></li>`)}</ul>
     ${failed.length > 0 && html`<div class="trouble"><p class="trouble-title">Not all of it fits now</p>${failed.map(([name]) => html`<p key=${name}>Group ${name} waits to be placed.</p>`)}</div>`}
     ${plan.Warnings && html`<pre class="code">${plan.Warnings}</pre>`}
+    ${plan.Changes?.length > 0 && html`<pre class="code" data-changes>${plan.Changes.join('\n')}</pre>`}
     <p class="quiet">${plan.Diff?.Type === 'None' ? 'It is equal to what runs.' : `${plan.Diff?.Type ?? ''}: ${many(fields.length, 'field')} of the job itself`}</p>
   </${Panel}>`;
 }

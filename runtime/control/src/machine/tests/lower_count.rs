@@ -1,0 +1,89 @@
+//! A new version with a lower count that has to be accepted first.
+
+use super::deploying::{canaries, service};
+use super::*;
+use crate::deployments::DeploymentAsk;
+use ostler_model::rollout::{DeploymentPhase, ReschedulePolicy};
+
+/// Six of the first version, and two canaries of one that wants four.
+fn six_to_four() -> (Play, Vec<AllocId>) {
+    let mut play = Play::new();
+    let mut first = service("a", 6, canaries(2));
+    first.groups[0].reschedule = ReschedulePolicy {
+        delay: Duration::from_secs(5),
+        unlimited: true,
+        ..ReschedulePolicy::NEVER
+    };
+    play.register(&first);
+    play.settle();
+    let old = play.of_version(0);
+    assert_eq!(old.len(), 6);
+    let mut second = changed(&first, "1");
+    second.groups[0].count = 4;
+    play.register(&second);
+    play.end_stopped();
+    assert_eq!(play.of_version(1).len(), 2, "canaries");
+    (play, old)
+}
+
+#[test]
+fn what_is_too_many_runs_on_until_the_canaries_are_accepted() {
+    let (mut play, old) = six_to_four();
+    play.pass(60 * SECOND);
+    assert_eq!(play.of_version(0), old);
+    play.ask_of("a", DeploymentAsk::Pause).unwrap();
+    play.restart();
+    play.pass(60 * SECOND);
+    assert_eq!(play.of_version(0), old, "nobody accepts what is paused");
+    play.ask_of("a", DeploymentAsk::Resume).unwrap();
+    play.all_healthy();
+    assert_eq!(play.of_version(0), old);
+    play.ask_of("a", DeploymentAsk::Promote(None)).unwrap();
+    let left = play.of_version(0).into_iter().map(|id| play.alloc(id).index);
+    assert!(left.clone().all(|index| index < 4), "{:?}", left.collect::<Vec<_>>());
+    // What was given up for an accepted version does not come back while that is halted.
+    play.ask_of("a", DeploymentAsk::Pause).unwrap();
+    play.end_stopped();
+    play.pass(60 * SECOND);
+    let beyond = play.live().into_iter().filter(|id| play.alloc(*id).index >= 4);
+    assert_eq!(beyond.count(), 0);
+    play.ask_of("a", DeploymentAsk::Resume).unwrap();
+    play.settle();
+    assert_eq!(play.phase("a"), DeploymentPhase::Successful);
+    assert_eq!((play.of_version(0).len(), play.of_version(1).len()), (0, 4));
+}
+
+#[test]
+fn what_is_too_many_runs_on_when_the_canaries_are_given_up() {
+    for by_somebody in [true, false] {
+        let (mut play, old) = six_to_four();
+        match by_somebody {
+            true => drop(play.ask_of("a", DeploymentAsk::Fail).unwrap()),
+            false => play.pass(700 * SECOND),
+        }
+        play.end_stopped();
+        play.pass(60 * SECOND);
+        assert_eq!(play.phase("a"), DeploymentPhase::Failed);
+        assert_eq!((play.of_version(0), play.of_version(1)), (old, Vec::new()));
+        let mut third = (*play.record("a").job).clone();
+        third.groups[0].update = Some(super::deploying::parallel(2));
+        play.register(&changed(&third, "2"));
+        play.settle();
+        assert_eq!((play.of_version(2).len(), play.live().len()), (4, 4), "a version accepted");
+    }
+}
+
+#[test]
+fn what_fails_of_what_is_too_many_gets_successors_while_canaries_wait() {
+    let (mut play, old) = six_to_four();
+    let at = |index: u32| old.iter().copied().find(|id| play.alloc(*id).index == index).unwrap();
+    let (failed, stopped) = (at(5), at(4));
+    play.report(failed, ClientStatus::Failed, true);
+    play.change("a", JobAction::StopAlloc { alloc: stopped, reason: "asked".into() });
+    play.end_stopped();
+    play.pass(6 * SECOND);
+    let now = play.of_version(0);
+    assert_eq!(now.len(), 6, "of their own version");
+    assert!(!now.contains(&failed) && !now.contains(&stopped));
+    assert_eq!(play.of_version(1).len(), 2);
+}
