@@ -29,8 +29,8 @@ pub(super) async fn run(
         AllocCommand::Exec(args) => exec::exec(args, terminal).await,
         AllocCommand::Fs(args) => fs::fs(args, terminal).await,
         AllocCommand::Stop(args) => act::stop(args, terminal).await,
-        AllocCommand::Restart(args) => act::restart(args).await,
-        AllocCommand::Signal(args) => act::signal(args).await,
+        AllocCommand::Restart(args) => act::restart(args, terminal).await,
+        AllocCommand::Signal(args) => act::signal(args, terminal).await,
     }
 }
 

@@ -3,9 +3,11 @@
 use serde_json::{Value, json};
 
 use super::args::deployment::{
-    DeploymentCommand, DeploymentListArgs, DeploymentOneArgs, DeploymentPromoteArgs,
+    DeploymentChangeArgs, DeploymentCommand, DeploymentListArgs, DeploymentOneArgs,
+    DeploymentPromoteArgs,
 };
 use super::connect::{self, Stop, ago, only};
+use super::consent::{Change, Named, agreed};
 use super::exit::Exit;
 use super::output::{self, say, section, table};
 use super::terminal::{Terminal, one_line};
@@ -20,13 +22,13 @@ pub(super) async fn run(command: &DeploymentCommand, terminal: &Terminal) -> Res
         DeploymentCommand::Status(args) => status(args, terminal).await,
         DeploymentCommand::Promote(args) => promote(args, terminal).await,
         DeploymentCommand::Fail(args) => {
-            change(args, "fail", &json!({}), "was given up", terminal).await
+            change(args, ("give up", "fail"), &json!({}), "was given up", terminal).await
         }
         DeploymentCommand::Pause(args) => {
-            change(args, "pause", &json!({ "Pause": true }), "is paused", terminal).await
+            change(args, ("pause", "pause"), &json!({ "Pause": true }), "is paused", terminal).await
         }
         DeploymentCommand::Resume(args) => {
-            change(args, "pause", &json!({ "Pause": false }), "goes on", terminal).await
+            change(args, ("resume", "pause"), &json!({ "Pause": false }), "goes on", terminal).await
         }
     }
 }
@@ -50,6 +52,13 @@ async fn find(client: &ApiClient, given: &str) -> Result<String, Stop> {
         |one| format!("{} {} version {} ({})", one.id, one.job_id, one.job_version, one.status),
     )?;
     Ok(one.id.into_owned())
+}
+
+/// The same of one that is to be changed.
+async fn find_to(client: &ApiClient, given: &str, change: Change<'_>) -> Result<String, Stop> {
+    let id = find(client, given).await?;
+    agreed(&Named { what: "deployment", given, meant: &id, drawn: true }, change)?;
+    Ok(id)
 }
 
 fn short(id: &str) -> String {
@@ -164,7 +173,8 @@ fn status_text(one: &Deployment, allocs: &[Alloc], terminal: &Terminal) -> Strin
 
 async fn promote(args: &DeploymentPromoteArgs, terminal: &Terminal) -> Result<Exit, Stop> {
     let client = connect::connect(&args.answer.agent)?;
-    let id = find(&client, &args.deployment).await?;
+    let change = Change { verb: "promote", agree: args.agree, terminal };
+    let id = find_to(&client, &args.deployment, change).await?;
     promote_one(&client, &id, &args.group, args.answer.json, terminal).await
 }
 
@@ -181,14 +191,15 @@ pub(super) async fn promote_one(
 }
 
 async fn change(
-    args: &DeploymentOneArgs,
-    what: &str,
+    args: &DeploymentChangeArgs,
+    (verb, what): (&str, &str),
     body: &Value,
     done: &str,
     terminal: &Terminal,
 ) -> Result<Exit, Stop> {
     let client = connect::connect(&args.answer.agent)?;
-    let id = find(&client, &args.deployment).await?;
+    let change = Change { verb, agree: args.agree, terminal };
+    let id = find_to(&client, &args.deployment, change).await?;
     ask(&client, &id, what, body, done, args.answer.json, terminal).await
 }
 

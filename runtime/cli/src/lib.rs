@@ -22,6 +22,7 @@ mod api_reload;
 mod args;
 mod complete;
 mod connect;
+mod consent;
 mod credentials;
 mod debug;
 mod deployment;
@@ -139,14 +140,14 @@ pub fn main(args: impl IntoIterator<Item = OsString>) -> ExitCode {
     exit.into()
 }
 
-/// `-var` and `-var-file` are what people type who know Nomad; here options of more than a letter have
+/// `-var`, `-var-file` and `-yes` are what people type who know Nomad; here options of more than a letter have
 /// two dashes.
 fn with_two_dashes(args: Vec<OsString>) -> Vec<OsString> {
     let of_jobs = args.get(1).is_some_and(|command| command == "job" || command == "run");
     let mut options = of_jobs;
     let known = |text: &str| {
         let name = text.split('=').next().unwrap_or_default();
-        matches!(name, "-var" | "-var-file")
+        matches!(name, "-var" | "-var-file" | "-yes")
     };
     let spelled = |arg: OsString| {
         options &= arg != "--";
@@ -235,6 +236,7 @@ mod tests {
                 "ostler job run --var a=1 --var-file=x -v f",
             ),
             ("ostler run -var=-var f", "ostler run --var=-var f"),
+            ("ostler job stop -yes web", "ostler job stop --yes web"),
             ("ostler job run -- -var", "ostler job run -- -var"),
             ("ostler alloc exec -var", "ostler alloc exec -var"),
             ("ostler job run -vars -varx=1", "ostler job run -vars -varx=1"),

@@ -7,6 +7,7 @@ use hyper::Method;
 use super::args::client::AnswerArgs;
 use super::args::token::{TokenCommand, TokenCreateArgs, TokenDeleteArgs};
 use super::connect::{self, Stop, only};
+use super::consent::{Change, Named, agreed};
 use super::exit::Exit;
 use super::output::{self, fact, say};
 use super::table::table;
@@ -33,7 +34,7 @@ pub(super) async fn run(command: &TokenCommand, terminal: &Terminal) -> Result<E
             let own: AclToken = client.get("/v1/acl/token/self").await?;
             show(args, &own, terminal)
         }
-        TokenCommand::Delete(args) => delete(args).await,
+        TokenCommand::Delete(args) => delete(args, terminal).await,
     }
 }
 
@@ -112,9 +113,11 @@ async fn list(args: &AnswerArgs, terminal: &Terminal) -> Result<Exit, Stop> {
     Ok(Exit::Success)
 }
 
-async fn delete(args: &TokenDeleteArgs) -> Result<Exit, Stop> {
+async fn delete(args: &TokenDeleteArgs, terminal: &Terminal) -> Result<Exit, Stop> {
     let client = connect::connect(&args.agent)?;
-    let accessor = find(&client, &args.accessor).await?;
+    let (accessor, given) = (find(&client, &args.accessor).await?, &args.accessor);
+    let change = Change { verb: "remove", agree: args.agree, terminal };
+    agreed(&Named { what: "token", given, meant: &accessor, drawn: true }, change)?;
     client.call(Method::DELETE, &format!("/v1/acl/token/{}", segment(&accessor))).await?;
     say(&format!("token {accessor} is removed"));
     Ok(Exit::Success)

@@ -166,20 +166,22 @@ async fn a_job_that_fails_is_told_with_the_reason() {
 #[tokio::test]
 async fn a_job_whose_health_is_judged_is_followed_to_the_verdict() {
     let agent = AgentProcess::start().await;
-    let judged = |id: &str, deadline: &str, more: &str| {
+    let judged = |id: &str, deadline: &str, progress: &str, more: &str| {
         let update = format!(
-            "update {{\n min_healthy_time = \"1s\"\n healthy_deadline = \"{deadline}\"\n }}\n{more}"
+            "update {{\n min_healthy_time = \"1s\"\n healthy_deadline = \"{deadline}\"\n \
+             progress_deadline = \"{progress}\"\n }}\n{more}"
         );
         sleeper(id, 1).replace(SOON_HEALTHY, &update)
     };
-    let well = agent.run(&judged("well", "2m", "")).await;
+    let well = agent.run(&judged("well", "2m", "3m", "")).await;
     well.said(0, &["is running", "is healthy", "job well runs"]);
     // Nobody listens on its port.
     let service = "network {\n port \"http\" {}\n }\n service {\n name = \"s\"\n port = \"http\"\n \
                    check {\n type = \"tcp\"\n interval = \"1s\"\n timeout = \"1s\"\n }\n }";
-    let ill = agent.run(&judged("ill", "3s", service)).await;
-    ill.said(1, &["is running", "is unhealthy", "of job ill was judged unhealthy"]);
-    let file = agent.file("ill.hcl", &judged("ill-too", "3s", service));
+    let ill = agent.run(&judged("ill", "3s", "4s", service)).await;
+    let why = "the deployment of job ill failed: Failed due to progress deadline";
+    ill.said(1, &["is running", "is unhealthy", why, "`ostler deployment status "]);
+    let file = agent.file("ill.hcl", &judged("ill-too", "3s", "4s", service));
     agent.ask(&["job", "run", "--detach", file.to_str().unwrap()]).await.said(0, &[]);
 }
 
@@ -307,13 +309,9 @@ async fn wasm_and_native_tasks_of_a_batch_job_run_to_their_end() {
     let text = job("once", 1, &tasks)
         .replace("job \"once\" {", "job \"once\" {\n type = \"batch\"")
         .replace(SOON_HEALTHY, "");
-    agent.run(&text).await.said(0, &["job once runs"]);
-    until("it is complete", async || {
-        let allocs = agent.allocs("once").await;
-        assert_ne!(allocs[0]["ClientStatus"], "failed", "{allocs:#?}");
-        allocs[0]["ClientStatus"] == "complete"
-    })
-    .await;
+    let file = agent.file("once.hcl", &text);
+    let run = ["job", "run", "--settle", "10m", file.to_str().unwrap()];
+    agent.ask(&run).await.said(0, &["is complete", "all of job once is complete"]);
     let id = agent.alloc("once").await;
     assert_eq!(agent.ask(&["alloc", "logs", &id, "w"]).await.stdout, "hello\n");
     assert_eq!(agent.ask(&["alloc", "logs", &id, "n"]).await.stdout, "native\n");

@@ -140,6 +140,40 @@ async fn canaries_run_beside_the_old_ones_until_somebody_promotes_them() {
 }
 
 #[tokio::test]
+async fn canaries_have_their_own_tags_and_what_a_lower_count_gives_up_runs_until_they_are_accepted()
+{
+    let agent = AgentProcess::start().await;
+    let listed = "service {\n name = \"shop\"\n provider = \"nomad\"\n tags = [\"live\"]\n \
+                  canary_tags = [\"try\"]\n }";
+    let version = |count, value| {
+        let text = service(count, value, "canary = 1", IDLE);
+        text.replace("restart {", &format!("{listed}\n restart {{"))
+    };
+    agent.run(&version(3, "one")).await.said(0, &[]);
+    until_is(&agent, 0, "successful").await;
+    let ran = agent.run(&version(2, "two")).await;
+    ran.said(0, &["the canaries of job web are healthy"]);
+    assert_eq!((running(&agent, 0).await, running(&agent, 1).await), (3, 1));
+    let tags = async || {
+        let all = agent.json(&["service", "info", "--json", "shop"]).await;
+        let all = all.as_array().unwrap().iter();
+        let mut tags: Vec<String> = all.map(|one| one["Tags"].to_string()).collect();
+        tags.sort_unstable();
+        tags
+    };
+    until("the canary is listed", async || tags().await.len() == 4).await;
+    assert_eq!(tags().await, [r#"["live"]"#, r#"["live"]"#, r#"["live"]"#, r#"["try"]"#]);
+    agent.ask(&["job", "promote", "web"]).await.said(0, &["is promoted"]);
+    until_is(&agent, 1, "successful").await;
+    assert_eq!((running(&agent, 0).await, running(&agent, 1).await), (0, 2));
+    until("all are listed alike", async || {
+        let tags = tags().await;
+        tags.len() == 2 && tags.iter().all(|tags| tags == r#"["live"]"#)
+    })
+    .await;
+}
+
+#[tokio::test]
 async fn a_deployment_is_paused_resumed_and_given_up_and_a_version_comes_back() {
     let agent = AgentProcess::start().await;
     agent.run(&service(3, "one", "", IDLE)).await.said(0, &[]);

@@ -61,6 +61,7 @@ mod histories;
 mod hostile;
 mod in_memory;
 mod isolation;
+mod job_run;
 mod leaks;
 mod lost_files;
 mod machine;

@@ -4,6 +4,7 @@ use serde_json::json;
 
 use super::super::args::alloc::{AllocRestartArgs, AllocSignalArgs, AllocStopArgs};
 use super::super::connect::{self, Stop, until_interrupted};
+use super::super::consent::{self, Change};
 use super::super::exit::Exit;
 use super::super::output::{self, say};
 use super::super::terminal::{Terminal, one_line};
@@ -17,7 +18,8 @@ use ostler_wire::{Alloc, Done, RestartRequest, SignalRequest, Stopped};
 /// Stop an allocation, and wait for its end.
 pub(super) async fn stop(args: &AllocStopArgs, of: &Terminal) -> Result<Exit, Stop> {
     let client = connect::connect(&args.answer.agent)?;
-    let id = connect::find_alloc(&client, &args.alloc).await?;
+    let change = Change { verb: "stop", agree: args.agree, terminal: of };
+    let id = consent::find_alloc(&client, &args.alloc, change).await?;
     let no_delay = args.no_shutdown_delay;
     let path = format!("/v1/allocation/{id}");
     let stopped: Stopped =
@@ -73,18 +75,20 @@ async fn meant<'a>(
     client: &ApiClient,
     alloc: &str,
     task: Option<&'a str>,
+    change: Change<'_>,
 ) -> Result<(Alloc<'static>, Option<&'a str>), Stop> {
-    let id = connect::find_alloc(client, alloc).await?;
+    let id = consent::find_alloc(client, alloc, change).await?;
     let alloc: Alloc = client.get(&format!("/v1/allocation/{id}")).await?;
     let task = super::task(&alloc, task)?;
     Ok((alloc, task))
 }
 
 /// Restart tasks in place, and wait until they started anew.
-pub(super) async fn restart(args: &AllocRestartArgs) -> Result<Exit, Stop> {
+pub(super) async fn restart(args: &AllocRestartArgs, terminal: &Terminal) -> Result<Exit, Stop> {
     let client = connect::connect(&args.agent)?;
     let task = args.task.as_deref().or(args.task_option.as_deref());
-    let (alloc, task) = meant(&client, &args.alloc, task).await?;
+    let change = Change { verb: "restart", agree: args.agree, terminal };
+    let (alloc, task) = meant(&client, &args.alloc, task, change).await?;
     let body = RestartRequest { task_name: task.map(Into::into), all_tasks: Some(args.all) };
     let asked = RestartWatch::of(&alloc, task, args.all);
     let _done: Done =
@@ -137,11 +141,12 @@ async fn seen(client: &ApiClient, path: &str, asked: &RestartWatch) -> Result<Pr
 }
 
 /// Send a signal to tasks.
-pub(super) async fn signal(args: &AllocSignalArgs) -> Result<Exit, Stop> {
+pub(super) async fn signal(args: &AllocSignalArgs, terminal: &Terminal) -> Result<Exit, Stop> {
     let signal = full_name(&args.signal).map_err(|error| Stop::Wrong(error.to_string()))?;
     let client = connect::connect(&args.agent)?;
     let task = args.task.as_deref().or(args.task_option.as_deref());
-    let (alloc, task) = meant(&client, &args.alloc, task).await?;
+    let change = Change { verb: "signal", agree: args.agree, terminal };
+    let (alloc, task) = meant(&client, &args.alloc, task, change).await?;
     let body = SignalRequest { task: task.map(Into::into), signal: Some(signal.into()) };
     let _done: Done =
         client.put(&format!("/v1/client/allocation/{}/signal", alloc.id), &body).await?;

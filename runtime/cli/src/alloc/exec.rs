@@ -16,6 +16,7 @@ use tokio::sync::mpsc;
 
 use super::super::args::alloc::AllocExecArgs;
 use super::super::connect::{self, Stop, until_interrupted};
+use super::super::consent::{self, Change};
 use super::super::exit::Exit;
 use super::super::output;
 use super::super::terminal::{Terminal, one_line};
@@ -37,10 +38,11 @@ const HEAD_BYTES: usize = 1024;
 pub(super) async fn exec(args: &AllocExecArgs, terminal: &Terminal) -> Result<Exit, Stop> {
     let asked = Asked::read(args, io::stdin().is_terminal(), io::stdout().is_terminal())?;
     let client = connect::connect(&args.agent)?;
+    let change = Change { verb: "run a command in", agree: args.agree, terminal };
     let (client, alloc) = match (&args.job, asked.alloc) {
-        (Some(job), _) => running_of(client, job).await?,
+        (Some(job), _) => running_of(client, job, change).await?,
         (None, given) => {
-            let id = connect::find_alloc(&client, given).await?;
+            let id = consent::find_alloc(&client, given, change).await?;
             let alloc = client.get(&format!("/v1/allocation/{id}")).await?;
             (client, alloc)
         }
@@ -113,8 +115,12 @@ impl<'a> Asked<'a> {
 }
 
 /// An allocation of a job that runs, and a client for its namespace.
-async fn running_of(client: ApiClient, job: &str) -> Result<(ApiClient, Alloc<'static>), Stop> {
-    let (client, job) = connect::find_job(client, job).await?;
+async fn running_of(
+    client: ApiClient,
+    job: &str,
+    change: Change<'_>,
+) -> Result<(ApiClient, Alloc<'static>), Stop> {
+    let (client, job) = consent::find_job(client, job, change).await?;
     let path = format!("/v1/job/{}/allocations", segment(&job));
     let allocs: Vec<Alloc<'static>> = client.get(&path).await?;
     let running = allocs.into_iter().find(|alloc| alloc.client_status == ClientStatus::Running);

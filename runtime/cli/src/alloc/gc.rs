@@ -7,6 +7,7 @@ use serde_json::json;
 
 use super::super::args::client::GcArgs;
 use super::super::connect::{self, Stop};
+use super::super::consent::{self, Change};
 use super::super::exit::Exit;
 use super::super::output;
 use super::super::terminal::Terminal;
@@ -19,7 +20,8 @@ use ostler_wire::Alloc;
 pub(crate) async fn gc(args: &GcArgs, terminal: &Terminal) -> Result<Exit, Stop> {
     let client = connect::connect(&args.agent)?;
     if let Some(given) = &args.alloc {
-        let id = connect::find_alloc(&client, given).await?;
+        let change = Change { verb: "remove", agree: args.agree, terminal };
+        let id = consent::find_alloc(&client, given, change).await?;
         client.call(Method::GET, &format!("/v1/client/allocation/{id}/gc")).await?;
         let text = || format!("removed allocation {id}\n");
         output::show(args.json, &json!({ "Removed": [id] }), text, terminal)?;

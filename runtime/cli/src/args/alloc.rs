@@ -2,7 +2,7 @@
 
 use clap::{Args, Subcommand};
 
-use super::client::{AddressArgs, AnswerArgs, examples};
+use super::client::{AddressArgs, AgreeArgs, AnswerArgs, examples};
 
 /// Commands on allocations.
 #[derive(Debug, Subcommand)]
@@ -152,6 +152,7 @@ Exit codes:
   that of the command; 128 and the signal's number where a signal ended it; or
   2    the usage is wrong, or an id matches nothing or several things
   3    no agent runs there, or it cannot do it
+  4    only the beginning of a name was given, and nobody agreed to what it means
   130  Ctrl-C, without a terminal inside the task; the command is ended
   141  nobody reads the standard output any more; the command is ended"
 )]
@@ -179,6 +180,9 @@ pub(crate) struct AllocExecArgs {
     pub tty: Option<bool>,
 
     #[command(flatten)]
+    pub agree: AgreeArgs,
+
+    #[command(flatten)]
     pub agent: AddressArgs,
 }
 
@@ -187,7 +191,7 @@ pub(crate) struct AllocExecArgs {
 #[command(
     long_about = "Stop one allocation in order and wait for its end. Its job puts a new one in its \
         place; to end both, stop the job.",
-    after_long_help = examples!("\
+    after_long_help = examples!(agreed "\
 Examples:
   ostler alloc stop 0f01c0de
   ostler alloc stop --no-shutdown-delay 0f01c0de
@@ -208,6 +212,9 @@ pub(crate) struct AllocStopArgs {
     pub detach: bool,
 
     #[command(flatten)]
+    pub agree: AgreeArgs,
+
+    #[command(flatten)]
     pub answer: AnswerArgs,
 }
 
@@ -217,7 +224,7 @@ pub(crate) struct AllocStopArgs {
     long_about = "Restart tasks of an allocation where they are: the running ones, one of them, or \
         all, those that ended and those of the lifecycle included, and wait until they started \
         anew. Such a restart does not count against the restart policy.",
-    after_long_help = examples!("\
+    after_long_help = examples!(agreed "\
 Examples:
   ostler alloc restart 0f01c0de              the tasks that run
   ostler alloc restart 0f01c0de web          this one
@@ -247,6 +254,9 @@ pub(crate) struct AllocRestartArgs {
     pub detach: bool,
 
     #[command(flatten)]
+    pub agree: AgreeArgs,
+
+    #[command(flatten)]
     pub agent: AddressArgs,
 }
 
@@ -255,7 +265,7 @@ pub(crate) struct AllocRestartArgs {
 #[command(
     long_about = "Send a signal to the running tasks of an allocation, or to one of them. What the \
         signal does is the task's; it does not count as a stop.",
-    after_long_help = examples!("\
+    after_long_help = examples!(agreed "\
 Examples:
   ostler alloc signal -s SIGHUP 0f01c0de web
   ostler alloc signal -s USR1 0f01c0de
@@ -277,6 +287,9 @@ pub(crate) struct AllocSignalArgs {
     /// The signal's name, with or without SIG
     #[arg(short, long, value_name = "SIGNAL")]
     pub signal: String,
+
+    #[command(flatten)]
+    pub agree: AgreeArgs,
 
     #[command(flatten)]
     pub agent: AddressArgs,

@@ -4,16 +4,29 @@ use std::path::PathBuf;
 
 use clap::Args;
 
-/// Examples, followed by the exit codes of the commands that ask a running agent.
+/// Examples, followed by the exit codes of the commands that ask a running agent. `agreed`: of those that change
+/// what somebody names.
 macro_rules! examples {
+    (agreed $examples:literal) => {
+        examples!(
+            $examples,
+            "
+  4    only the beginning of a name was given, and nobody agreed to what it means"
+        )
+    };
     ($examples:literal) => {
+        examples!($examples, "")
+    };
+    ($examples:literal, $agreed:literal) => {
         concat!(
             $examples,
             "
 Exit codes:
   0    all went well
   2    the usage is wrong, or an id matches nothing or several things
-  3    no agent runs there, or it cannot do it
+  3    no agent runs there, or it cannot do it",
+            $agreed,
+            "
   130  Ctrl-C ended the wait; what was asked goes on
   141  nobody reads the standard output any more"
         )
@@ -70,6 +83,15 @@ impl AddressArgs {
     }
 }
 
+/// Whether somebody agrees beforehand to what the beginning of a name means.
+#[derive(Clone, Copy, Debug, Default, Args)]
+pub(crate) struct AgreeArgs {
+    /// Where only the beginning of a name was given, or less of an id than lists show: do what it means and do
+    /// not ask
+    #[arg(short = 'y', long)]
+    pub yes: bool,
+}
+
 /// Where the agent is, and whether people read what it answers.
 #[derive(Debug, Args)]
 pub(crate) struct AnswerArgs {
@@ -86,7 +108,7 @@ pub(crate) struct AnswerArgs {
 #[command(
     long_about = "Remove allocations that have ended, with their directories, logs and records: one, \
         or all of them. The agent does so by itself when there are too many or the disk gets full.",
-    after_long_help = examples!("\
+    after_long_help = examples!(agreed "\
 Examples:
   ostler gc                  every allocation that has ended
   ostler gc 0f01c0de         this one
@@ -96,6 +118,9 @@ pub(crate) struct GcArgs {
     /// The allocation: its id or the beginning of it; all without
     #[arg(value_name = "ALLOC")]
     pub alloc: Option<String>,
+
+    #[command(flatten)]
+    pub agree: AgreeArgs,
 
     /// Print the ids of what was removed as JSON
     #[arg(long)]

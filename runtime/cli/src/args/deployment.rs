@@ -2,7 +2,7 @@
 
 use clap::{Args, Subcommand};
 
-use super::client::{AnswerArgs, examples};
+use super::client::{AgreeArgs, AnswerArgs, examples};
 
 /// Commands on deployments.
 #[derive(Debug, Subcommand)]
@@ -14,11 +14,11 @@ pub(crate) enum DeploymentCommand {
     /// Accept its canaries: the rest of the new version follows
     Promote(DeploymentPromoteArgs),
     /// Give it up
-    Fail(DeploymentOneArgs),
+    Fail(DeploymentChangeArgs),
     /// Halt it
-    Pause(DeploymentOneArgs),
+    Pause(DeploymentChangeArgs),
     /// Let it go on
-    Resume(DeploymentOneArgs),
+    Resume(DeploymentChangeArgs),
 }
 
 /// `ostler deployment list`.
@@ -37,14 +37,34 @@ pub(crate) struct DeploymentListArgs {
     pub answer: AnswerArgs,
 }
 
-/// `ostler deployment status`, `fail`, `pause`, `resume`.
+/// `ostler deployment fail`, `pause`, `resume`.
+#[derive(Debug, Args)]
+#[command(
+    after_long_help = examples!(agreed "\
+Examples:
+  ostler deployment pause 0f01c0de           nothing more is replaced until it is resumed
+  ostler deployment resume 0f01c0de
+  ostler deployment fail 0f01c0de            with auto_revert the last stable version comes back
+")
+)]
+pub(crate) struct DeploymentChangeArgs {
+    /// The deployment: its id or the beginning of it
+    #[arg(value_name = "DEPLOYMENT")]
+    pub deployment: String,
+
+    #[command(flatten)]
+    pub agree: AgreeArgs,
+
+    #[command(flatten)]
+    pub answer: AnswerArgs,
+}
+
+/// `ostler deployment status`.
 #[derive(Debug, Args)]
 #[command(
     after_long_help = examples!("\
 Examples:
   ostler deployment status 0f01c0de
-  ostler deployment pause 0f01c0de           nothing more is replaced until it is resumed
-  ostler deployment fail 0f01c0de            with auto_revert the last stable version comes back
   ostler deployment status --json 0f01c0de | jq '.TaskGroups'
 ")
 )]
@@ -62,7 +82,7 @@ pub(crate) struct DeploymentOneArgs {
 #[command(
     long_about = "Accept the canaries of a deployment. All of them must be healthy. Those they stand \
         beside are stopped, and the others are replaced as the job's update block says.",
-    after_long_help = examples!("\
+    after_long_help = examples!(agreed "\
 Examples:
   ostler deployment promote 0f01c0de
   ostler deployment promote --group web 0f01c0de     of this group alone
@@ -78,6 +98,9 @@ pub(crate) struct DeploymentPromoteArgs {
     pub group: Vec<String>,
 
     #[command(flatten)]
+    pub agree: AgreeArgs,
+
+    #[command(flatten)]
     pub answer: AnswerArgs,
 }
 
@@ -85,7 +108,7 @@ pub(crate) struct DeploymentPromoteArgs {
 #[derive(Debug, Args)]
 #[command(
     long_about = "Accept the canaries of a job's newest deployment. All of them must be healthy.",
-    after_long_help = examples!("\
+    after_long_help = examples!(agreed "\
 Examples:
   ostler job promote web
   ostler job promote --group frontend web    of this group alone
@@ -99,6 +122,9 @@ pub(crate) struct JobPromoteArgs {
     /// Only of this group; may be given more than once
     #[arg(long, value_name = "GROUP")]
     pub group: Vec<String>,
+
+    #[command(flatten)]
+    pub agree: AgreeArgs,
 
     #[command(flatten)]
     pub answer: AnswerArgs,
@@ -130,7 +156,7 @@ pub(crate) struct JobHistoryArgs {
 #[command(
     long_about = "Go back to an earlier version of a job: its text is registered again, as the job's \
         newest version.",
-    after_long_help = examples!("\
+    after_long_help = examples!(agreed "\
 Examples:
   ostler job history web
   ostler job revert web 3
@@ -144,6 +170,9 @@ pub(crate) struct JobRevertArgs {
     /// The version, as `ostler job history` lists them
     #[arg(value_name = "VERSION")]
     pub earlier: u64,
+
+    #[command(flatten)]
+    pub agree: AgreeArgs,
 
     #[command(flatten)]
     pub answer: AnswerArgs,

@@ -1,12 +1,17 @@
 //! `ostler job …`
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use clap::{Args, Subcommand};
 
 use super::AgentArgs;
-use super::client::{AddressArgs, AnswerArgs, examples};
+use super::client::{AddressArgs, AgreeArgs, AnswerArgs, examples};
 use super::deployment::{JobHistoryArgs, JobPromoteArgs, JobRevertArgs};
+
+/// So long a task that fails at once takes at most to do so, as a rule: a program that cannot read its
+/// configuration, a service that finds its port in use.
+const SETTLE: &str = "5s";
 
 /// Commands on jobs.
 #[derive(Debug, Subcommand)]
@@ -55,22 +60,25 @@ pub(crate) struct JobFileArgs {
         The file is read here, so that paths in it are those of this machine and everything wrong is \
         shown with its place. What can be changed without a restart is; what cannot is stopped and \
         replaced. What does not fit on the node now waits until it does, and what it would replace \
-        runs on. Then the allocations are followed until they run, or one fails; those of a group \
-        with an update block until they are judged healthy, which comes within its \
-        healthy_deadline. Where canaries come first they are followed until all are healthy and \
-        wait for `ostler job promote`. Ctrl-C ends the following, not the job.",
+        runs on. Then the job is followed: a service with an update block until its deployment is \
+        successful or has failed (and, with auto_revert, an earlier version comes back), or until its \
+        canaries are healthy and wait for `ostler job promote`; anything else until its allocations \
+        are complete, or have run without a break for the time of --settle, or one has failed for \
+        good. Ctrl-C ends the following, not the job.",
     after_long_help = "\
 Examples:
   ostler job run web.hcl
   ostler job run --detach web.hcl              print the ids and do not wait
   ostler job run --check-index 42 web.hcl      only if the job is as `ostler job plan` saw it
   ostler job run --check-index 0 web.hcl       only if there is no such job yet
+  ostler job run --rerun nightly.hcl           what has ended of it runs again
   ostler job run --var image=web:2 web.hcl     with a value for a variable of the file
   generate-job | ostler job run -              read the job from standard input
 
 Exit codes:
-  0    the job runs and is healthy (or, with --detach, it was registered)
-  1    an allocation of it failed or is unhealthy, or the job was changed while it was followed
+  0    the job runs (and is healthy) or is complete, or its deployment waits for somebody; with
+       --detach it was registered
+  1    an allocation of it or its deployment failed, or the job was changed while it was followed
   2    the job file or the usage is wrong
   3    no agent runs there, --check-index does not hold, or something of the job does not fit on
        the node: the job is registered, and that waits (`ostler job status` says why)
@@ -89,6 +97,15 @@ pub(crate) struct JobRunArgs {
     #[arg(long, value_name = "N")]
     pub check_index: Option<u64>,
 
+    /// Make it a new version even if nothing of it changed: what has ended of it runs again, and what runs
+    /// goes on
+    #[arg(long)]
+    pub rerun: bool,
+
+    /// How long allocations that nobody judges must run until the job counts as running
+    #[arg(long, value_name = "TIME", default_value = SETTLE, value_parser = super::agent::duration)]
+    pub settle: Duration,
+
     /// Print the result as one JSON object
     #[arg(long)]
     pub json: bool,
@@ -103,7 +120,7 @@ pub(crate) struct JobRunArgs {
     long_about = "Stop a job: its tasks end in order, with their kill_signal and kill_timeout, and \
         are waited for. The job stays known, so that `ostler job status` shows how it ended. A job \
         of the jobs directory is stopped by removing its file.",
-    after_long_help = examples!("\
+    after_long_help = examples!(agreed "\
 Examples:
   ostler job stop web
   ostler job stop --purge web                remove it and its allocations too
@@ -127,6 +144,9 @@ pub(crate) struct JobStopArgs {
     /// Do not wait for the end of the tasks
     #[arg(long)]
     pub detach: bool,
+
+    #[command(flatten)]
+    pub agree: AgreeArgs,
 
     /// Print what was done as JSON
     #[arg(long)]
@@ -174,7 +194,7 @@ pub(crate) struct JobStatusArgs {
         count. Where the group has a scaling block, the count must be from its min to its max. While \
         a deployment of the job goes on it is refused. A job of the jobs directory is changed by its \
         file.",
-    after_long_help = examples!("\
+    after_long_help = examples!(agreed "\
 Examples:
   ostler job scale web 3                     of a job that has one group
   ostler job scale web frontend 3
@@ -193,6 +213,9 @@ pub(crate) struct JobScaleArgs {
     /// Only if the job is still at this job modify index
     #[arg(long, value_name = "N")]
     pub check_index: Option<u64>,
+
+    #[command(flatten)]
+    pub agree: AgreeArgs,
 
     #[command(flatten)]
     pub answer: AnswerArgs,

@@ -2,7 +2,7 @@
 
 use clap::{Args, Subcommand};
 
-use super::client::{AddressArgs, AnswerArgs, examples};
+use super::client::{AddressArgs, AgreeArgs, AnswerArgs, examples};
 
 /// Commands on tokens of the API.
 #[derive(Debug, Subcommand)]
@@ -58,6 +58,9 @@ pub(crate) struct TokenDeleteArgs {
     /// The accessor of the token, or the beginning of it; `ostler token list` shows them
     #[arg(value_name = "ACCESSOR")]
     pub accessor: String,
+
+    #[command(flatten)]
+    pub agree: AgreeArgs,
 
     #[command(flatten)]
     pub agent: AddressArgs,

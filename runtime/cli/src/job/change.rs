@@ -6,6 +6,7 @@ use serde_json::{Value, json};
 
 use super::super::args::job::JobStopArgs;
 use super::super::connect::{self, Stop, until_interrupted};
+use super::super::consent::{self, Change};
 use super::super::exit::Exit;
 use super::super::output::{self, say};
 use super::super::printer::tell;
@@ -18,7 +19,8 @@ use ostler_wire::{Alloc, Deregistered};
 /// Stop a job, and wait for its end.
 pub(super) async fn stop(args: &JobStopArgs, terminal: &Terminal) -> Result<Exit, Stop> {
     let client = connect::connect(&args.agent)?;
-    let (client, job) = connect::find_job(client, &args.job).await?;
+    let change = Change { verb: "stop", agree: args.agree, terminal };
+    let (client, job) = consent::find_job(client, &args.job, change).await?;
     let path = format!("/v1/job/{}", segment(&job));
     let (purge, no_delay) = (args.purge, args.no_shutdown_delay);
     let asked = format!("{path}?purge={purge}&no_shutdown_delay={no_delay}");

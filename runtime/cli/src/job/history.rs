@@ -4,6 +4,7 @@ use serde_json::{Value, json};
 
 use super::super::args::deployment::{JobHistoryArgs, JobPromoteArgs, JobRevertArgs};
 use super::super::connect::{self, Stop, ago};
+use super::super::consent::{self, Change};
 use super::super::deployment::promote_one;
 use super::super::exit::Exit;
 use super::super::output::{self, say, table};
@@ -42,7 +43,8 @@ fn history_text(versions: &[Job], now: Timestamp, terminal: &Terminal) -> String
 /// Go back to an earlier version.
 pub(super) async fn revert(args: &JobRevertArgs, terminal: &Terminal) -> Result<Exit, Stop> {
     let client = connect::connect(&args.answer.agent)?;
-    let (client, job) = connect::find_job(client, &args.job).await?;
+    let change = Change { verb: "revert", agree: args.agree, terminal };
+    let (client, job) = consent::find_job(client, &args.job, change).await?;
     let path = format!("/v1/job/{}/revert", segment(&job));
     let body = json!({ "JobID": job, "JobVersion": args.earlier });
     if args.answer.json {
@@ -62,7 +64,8 @@ pub(super) async fn revert(args: &JobRevertArgs, terminal: &Terminal) -> Result<
 /// Accept the canaries of the newest deployment of a job.
 pub(super) async fn promote(args: &JobPromoteArgs, terminal: &Terminal) -> Result<Exit, Stop> {
     let client = connect::connect(&args.answer.agent)?;
-    let (client, job) = connect::find_job(client, &args.job).await?;
+    let change = Change { verb: "promote", agree: args.agree, terminal };
+    let (client, job) = consent::find_job(client, &args.job, change).await?;
     let path = format!("/v1/job/{}/deployment", segment(&job));
     let newest: Option<Deployment> = client.get(&path).await?;
     let Some(newest) = newest else {

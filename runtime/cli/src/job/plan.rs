@@ -1,7 +1,6 @@
 //! `ostler job plan`
 
 use std::fmt::Write as _;
-use std::path::Path;
 
 use serde_json::Value;
 
@@ -30,7 +29,10 @@ pub(super) async fn plan(args: &JobPlanArgs, terminal: &Terminal) -> Result<Exit
     let answer = super::told(answer, &client, &input).await?;
     let plan: Plan = serde_json::from_value(answer.clone())
         .map_err(|error| Stop::Cannot(format!("the agent's plan cannot be read: {error}")))?;
-    let text = || text(job.id.as_str(), &args.source.file, &plan, terminal);
+    let text = || {
+        let command = proposed(std::env::args(), plan.job_modify_index);
+        text(job.id.as_str(), &command, &plan, terminal)
+    };
     output::show(args.answer.json, &answer, text, terminal)?;
     Ok(exit(&plan))
 }
@@ -45,7 +47,31 @@ fn exit(plan: &Plan) -> Exit {
     }
 }
 
-fn text(job: &str, file: &Path, plan: &Plan, terminal: &Terminal) -> String {
+/// The command that does what was planned: these words, with `run` for `plan`.
+fn proposed(words: impl Iterator<Item = String>, index: u64) -> String {
+    let (mut command, mut rest) = (vec!["ostler".to_owned()], words.skip(1));
+    for word in rest.by_ref() {
+        if word == "plan" {
+            command.push(format!("run --check-index {index}"));
+            break;
+        }
+        command.push(shell_word(&word));
+    }
+    let rest = rest.filter(|word| word != "--json");
+    command.extend(rest.map(|word| shell_word(&word)));
+    command.join(" ")
+}
+
+/// A word as a shell reads it.
+fn shell_word(word: &str) -> String {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "-_./=:,@%+".contains(c);
+    match !word.is_empty() && word.chars().all(plain) {
+        true => word.to_owned(),
+        false => format!("'{}'", one_line(word).replace('\'', r"'\''")),
+    }
+}
+
+fn text(job: &str, command: &str, plan: &Plan, terminal: &Terminal) -> String {
     let mut text = String::new();
     let state = if plan.job_modify_index == 0 { "new" } else { "known" };
     let _ = writeln!(text, "job {} ({state})", one_line(job));
@@ -53,24 +79,12 @@ fn text(job: &str, file: &Path, plan: &Plan, terminal: &Terminal) -> String {
         |text: &mut String, title: &str| text.push_str(&output::section(title, "", terminal));
     if !plan.changes.is_empty() {
         section(&mut text, "what differs");
-        for change in plan.changes.iter() {
-            let _ = writeln!(text, "  {}", one_line(change));
+        for line in plan.changes.iter().flat_map(|change| change.lines()) {
+            let _ = writeln!(text, "  {}", one_line(line));
         }
     }
     section(&mut text, "allocations");
-    let rows = plan.annotations.groups.iter().map(|(name, group)| {
-        let counts = [
-            group.place,
-            group.in_place_update,
-            group.destructive_update,
-            group.stop,
-            group.ignore,
-        ];
-        let [place, in_place, destructive, stop, ignore] = counts.map(|count| count.to_string());
-        [name.to_string(), place, in_place, destructive, stop, ignore]
-    });
-    let header = ["GROUP", "NEW", "IN PLACE", "REPLACED", "STOPPED", "UNCHANGED"];
-    text.push_str(&table(header, rows, terminal));
+    text.push_str(&groups(plan, terminal));
     if !plan.devices.is_empty() {
         section(&mut text, "devices");
         text.push_str(&plan_devices::text(&plan.devices));
@@ -88,15 +102,54 @@ fn text(job: &str, file: &Path, plan: &Plan, terminal: &Terminal) -> String {
     match exit(plan) {
         Exit::Success => text.push_str("\nnothing would change\n"),
         _ => {
-            let (index, file) = (plan.job_modify_index, one_line(&file.display().to_string()));
             let _ = writeln!(
                 text,
-                "\nto run it only if nobody changes the job meanwhile:\n  \
-                 ostler job run --check-index {index} {file}"
+                "\nto run it only if nobody changes the job meanwhile:\n  {command}"
             );
         }
     }
     text
+}
+
+/// What happens to each group at once, and what later.
+fn groups(plan: &Plan, terminal: &Terminal) -> String {
+    let all = plan.annotations.groups.iter();
+    let rows: Vec<(String, [u32; 8])> = all
+        .map(|(name, group)| {
+            let counts = [
+                group.place.saturating_sub(group.waiting),
+                group.canary,
+                group.in_place_update,
+                group.destructive_update,
+                group.later,
+                group.stop,
+                group.waiting,
+                group.ignore.saturating_sub(group.later),
+            ];
+            (name.to_string(), counts)
+        })
+        .collect();
+    let shown = table(
+        [
+            "GROUP",
+            "NEW",
+            "CANARY",
+            "IN PLACE",
+            "REPLACED",
+            "LATER",
+            "STOPPED",
+            "WAITING",
+            "UNCHANGED",
+        ],
+        rows.iter().map(|(name, counts)| {
+            let [a, b, c, d, e, f, g, h] = counts.map(|count| count.to_string());
+            [name.clone(), a, b, c, d, e, f, g, h]
+        }),
+        terminal,
+    );
+    let later = rows.iter().any(|(_, [_, _, _, _, later, ..])| *later > 0);
+    let note = "later: replaced or stopped step by step, as the update block says, after what is done at once\n";
+    if later { shown + note } else { shown }
 }
 
 #[cfg(test)]
@@ -116,7 +169,7 @@ mod tests {
     }
 
     fn shown(plan: &Plan) -> String {
-        text("j", Path::new("j.hcl"), plan, &Terminal::default())
+        text("j", "ostler job run --check-index 42 j.hcl", plan, &Terminal::default())
     }
 
     #[test]
@@ -146,7 +199,7 @@ mod tests {
         assert!(text.contains("\n  group web: count 2 -> 3\\u{7}\n"), "{text}");
         let row: Vec<&str> =
             text.lines().find(|l| l.starts_with("web")).unwrap().split_whitespace().collect();
-        assert_eq!(row, ["web", "1", "0", "0", "0", "2"]);
+        assert_eq!(row, ["web", "1", "0", "0", "0", "0", "0", "0", "2"]);
         assert!(text.contains("warnings\nhm\n"), "{text}");
         assert!(text.ends_with("  ostler job run --check-index 42 j.hcl\n"), "{text}");
     }
@@ -155,6 +208,45 @@ mod tests {
     fn what_would_wait_is_shown_with_the_reason_and_how_to_run_it_all_the_same() {
         let text = shown(&plan(json!({ "Waiting": ["group web: no\x1b memory"] })));
         assert!(text.contains("what would wait\n  group web: no\\u{1b} memory\n"), "{text}");
-        assert!(text.contains("check-index 0"), "{text}");
+        assert!(text.contains("check-index"), "{text}");
+    }
+
+    #[test]
+    fn what_comes_later_waits_or_is_tried_first_is_counted_apart() {
+        let updates = json!({ "DesiredTGUpdates": {
+            "web": { "Place": 3, "Waiting": 1, "Ignore": 4, "Later": 3, "DestructiveUpdate": 1 },
+            "try": { "Canary": 2, "Ignore": 4, "Later": 4 },
+        } });
+        let both = plan(json!({ "Annotations": updates }));
+        assert_eq!(exit(&both), Exit::Changes);
+        let text = shown(&both);
+        let row = |name: &str| -> Vec<String> {
+            let line = text.lines().find(|line| line.starts_with(name)).unwrap();
+            line.split_whitespace().skip(1).map(str::to_owned).collect()
+        };
+        assert_eq!(row("web"), ["2", "0", "0", "1", "3", "0", "1", "1"], "{text}");
+        assert_eq!(row("try"), ["0", "2", "0", "0", "4", "0", "0", "0"], "{text}");
+        assert!(text.contains("\nlater: replaced or stopped"), "{text}");
+    }
+
+    #[test]
+    fn a_difference_of_several_lines_is_shown_line_by_line() {
+        let change = "group \"g\" task \"t\" template \"x\" data:\n  - a\x1b\n  + b";
+        let text = shown(&plan(json!({ "Changes": [change] })));
+        let expected = "  group \"g\" task \"t\" template \"x\" data:\n    - a\\u{1b}\n    + b\n";
+        assert!(text.contains(expected), "{text}");
+    }
+
+    #[test]
+    fn the_proposed_command_has_the_words_of_the_plan() {
+        let proposed = |words: &str| proposed(words.split('|').map(str::to_owned), 7);
+        assert_eq!(
+            proposed("/usr/bin/ostler|job|plan|--json|--var|a=b c|-var-file|plan|web.hcl"),
+            "ostler job run --check-index 7 --var 'a=b c' -var-file plan web.hcl"
+        );
+        assert_eq!(
+            proposed("ostler|job|plan|it's.hcl"),
+            r"ostler job run --check-index 7 'it'\''s.hcl'"
+        );
     }
 }

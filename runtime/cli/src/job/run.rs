@@ -2,11 +2,12 @@
 //!
 //! ```text
 //! file ─► parse (all that is wrong) ─► register ─┬─ --detach ─► ids
-//!                                                └─► allocations, until they run (and are healthy,
-//!                                                    where somebody judges), one failed, or the
-//!                                                    rest waits for room
+//!                                                └─► its deployment to its end; without one the
+//!                                                    allocations, until they run and go on, are
+//!                                                    complete, one failed, or the rest waits for room
 //! ```
 
+use std::cell::Cell;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
@@ -17,14 +18,14 @@ use super::super::exit::Exit;
 use super::super::input::JobInput;
 use super::super::output::{self, say, warning};
 use super::super::printer::tell;
-use super::super::terminal::Terminal;
-use super::watch::{Verdict, Watch};
+use super::super::terminal::{Terminal, one_line};
+use super::watch::{Looked, Verdict, Watch};
 use ostler_api::client::{ApiClient, ClientError, segment};
 use ostler_jobspec::FileDiagnostic;
-use ostler_model::clock;
+use ostler_model::clock::{self, Stopwatch};
 use ostler_model::ids::AllocId;
 use ostler_model::job;
-use ostler_wire::{Alloc, Job, JobRequest, Registered};
+use ostler_wire::{Alloc, Deployment, Job, JobRequest, Registered};
 
 /// How long between two looks at a job that waits while plugins are loaded.
 const LOOK_AGAIN: Duration = Duration::from_millis(500);
@@ -49,7 +50,8 @@ struct Outcome<'a> {
     warnings: &'a [FileDiagnostic],
     /// What else the agent has to say.
     agent_warnings: &'a [String],
-    /// `taken` with `--detach`, else `runs`, `waits`, `failed`, `unhealthy` or `overtaken`.
+    /// `taken` with `--detach`, else `runs`, `complete`, `canaries`, `unjudged`, `waits`, `failed`, `unhealthy` or
+    /// `overtaken`.
     outcome: &'static str,
 }
 
@@ -59,7 +61,7 @@ pub(super) async fn run(args: &JobRunArgs, terminal: &Terminal) -> Result<Exit, 
     let input = super::read(&args.source, terminal)?;
     let job = input.job();
     let client = client.or_within(job.namespace());
-    let answer = register(&client, job, args.check_index).await;
+    let answer = register(&client, job, args).await;
     let registered = super::told(answer, &client, &input).await?;
     if !registered.told().is_empty() {
         warning(terminal, &registered.told());
@@ -72,61 +74,114 @@ pub(super) async fn run(args: &JobRunArgs, terminal: &Terminal) -> Result<Exit, 
         return Ok(Exit::Success);
     }
     let hint = format!("job {} goes on; `ostler job stop {}` stops it", job.id, job.id);
-    let follow = follow(&client, job, &registered, (!args.json).then_some(terminal));
-    let (verdict, failures) = until_interrupted(&hint, follow).await?;
-    let (outcome, exit) = match &verdict {
-        Verdict::Runs | Verdict::Going => ("runs", Exit::Success),
-        Verdict::Canaries => ("canaries", Exit::Success),
-        Verdict::Failed(_) => ("failed", Exit::Failed),
-        Verdict::Unhealthy(_) => ("unhealthy", Exit::Failed),
-        Verdict::Waits => ("waits", Exit::Agent),
-        Verdict::Overtaken(_) => ("overtaken", Exit::Failed),
-    };
+    let follow = follow(&client, args, job, &registered, (!args.json).then_some(terminal));
+    let end = until_interrupted(&hint, follow).await?;
+    let (outcome, exit) = ended(&end.verdict);
     if args.json {
         show(args, &input, &registered, outcome, terminal)?;
         return Ok(exit);
     }
-    let id = &job.id;
-    let message = match verdict {
-        Verdict::Runs | Verdict::Going => {
-            say(&format!("job {id} runs"));
-            return Ok(exit);
-        }
-        Verdict::Canaries => {
-            say(&format!(
-                "the canaries of job {id} are healthy; `ostler job promote {id}` lets the rest follow"
-            ));
-            return Ok(exit);
-        }
-        Verdict::Overtaken(how) => format!("{how} while it was followed"),
-        Verdict::Waits => format!(
-            "job {id} is registered and does not fit on the node now: what waits starts by itself when it \
-             does; see `ostler job status {id}`"
-        ),
-        Verdict::Unhealthy(alloc) => format!(
-            "an allocation of job {id} was judged unhealthy; see `ostler alloc status {}`",
-            alloc.short()
-        ),
-        Verdict::Failed(None) => {
-            format!("an allocation of job {id} failed and was collected; its logs are gone")
-        }
-        Verdict::Failed(Some(alloc)) => format!(
-            "an allocation of job {id} failed; see `ostler alloc status {alloc}`, `ostler alloc logs \
-             {alloc}`{failures}",
-            alloc = alloc.short()
-        ),
-    };
+    let message = end.message(job, args, registered.nothing_done());
+    if exit == Exit::Success {
+        say(&message);
+        return Ok(exit);
+    }
     Err(Stop::Failed(message, exit))
+}
+
+/// The outcome in a word, and how the program ends.
+const fn ended(verdict: &Verdict) -> (&'static str, Exit) {
+    match verdict {
+        Verdict::Runs | Verdict::Going | Verdict::Settling(_) => ("runs", Exit::Success),
+        Verdict::Done => ("complete", Exit::Success),
+        Verdict::Canaries => ("canaries", Exit::Success),
+        Verdict::ByHand => ("unjudged", Exit::Success),
+        Verdict::Failed(_) | Verdict::GivenUp { .. } => ("failed", Exit::Failed),
+        Verdict::Unhealthy(_) => ("unhealthy", Exit::Failed),
+        Verdict::Waits => ("waits", Exit::Agent),
+        Verdict::Overtaken(_) => ("overtaken", Exit::Failed),
+    }
+}
+
+/// How the following ended.
+struct End {
+    verdict: Verdict,
+    /// A line for each task that failed.
+    failures: String,
+    /// The version that was followed, and the one that the job has then.
+    followed: u64,
+    version: u64,
+}
+
+impl End {
+    /// What is said of it. `unchanged`: nothing was to be done for the job.
+    fn message(&self, job: &job::Job, args: &JobRunArgs, unchanged: bool) -> String {
+        let (id, failures) = (&job.id, &self.failures);
+        let file = one_line(&args.source.file.display().to_string());
+        let again = format!("`ostler job run --rerun {file}` runs it again");
+        match &self.verdict {
+            Verdict::Runs | Verdict::Going | Verdict::Settling(_) => format!("job {id} runs"),
+            Verdict::Done if unchanged => format!(
+                "nothing of job {id} runs: it is as it was, and all of it is complete; {again}"
+            ),
+            Verdict::Done => format!("all of job {id} is complete"),
+            Verdict::Canaries => format!(
+                "the canaries of job {id} are healthy and the deployment waits: `ostler job promote {id}` \
+                 lets the rest follow"
+            ),
+            Verdict::ByHand => format!(
+                "what was placed of job {id} runs, and the deployment waits until somebody says whether it \
+                 is healthy; see `ostler job status {id}`"
+            ),
+            Verdict::Overtaken(how) => format!("{how} while it was followed"),
+            Verdict::Waits => format!(
+                "job {id} is registered and does not fit on the node now: what waits starts by itself when it \
+                 does; see `ostler job status {id}`"
+            ),
+            Verdict::Unhealthy(alloc) => format!(
+                "an allocation of job {id} was judged unhealthy; see `ostler alloc status {}`",
+                alloc.short()
+            ),
+            Verdict::GivenUp { deployment, why } => {
+                let short: String = deployment.chars().take(8).collect();
+                let now = match self.version {
+                    version if version > self.followed => {
+                        format!("; the job is at version {version} now")
+                    }
+                    _ => String::new(),
+                };
+                format!(
+                    "the deployment of job {id} failed: {}{now}; see `ostler deployment status {short}`\
+                     {failures}",
+                    one_line(why)
+                )
+            }
+            Verdict::Failed(None) => {
+                format!("an allocation of job {id} failed and was collected; its logs are gone")
+            }
+            Verdict::Failed(Some(alloc)) if unchanged => format!(
+                "nothing of job {id} is started: it is as it was, and an allocation of it failed; {again}; see \
+                 `ostler alloc status {}`{failures}",
+                alloc.short()
+            ),
+            Verdict::Failed(Some(alloc)) => format!(
+                "an allocation of job {id} failed; see `ostler alloc status {alloc}`, `ostler alloc logs \
+                 {alloc}`{failures}",
+                alloc = alloc.short()
+            ),
+        }
+    }
 }
 
 async fn register(
     client: &ApiClient,
     job: &job::Job,
-    check_index: Option<u64>,
+    args: &JobRunArgs,
 ) -> Result<Registered, ClientError> {
     let body = JobRequest {
-        enforce_index: check_index.map(|_| true),
-        job_modify_index: check_index,
+        enforce_index: args.check_index.map(|_| true),
+        job_modify_index: args.check_index,
+        rerun: args.rerun.then_some(true),
         ..super::request(job)
     };
     client.put("/v1/jobs", &body).await
@@ -174,34 +229,63 @@ fn show(
     output::print_json(&outcome, terminal)
 }
 
-/// How it went on, and a line for each task that failed. What is new is told where there is a
-/// terminal to tell it on.
+/// How it went on. What is new is told where there is a terminal to tell it on.
 async fn follow(
     client: &ApiClient,
+    args: &JobRunArgs,
     job: &job::Job,
     registered: &Registered,
     terminal: Option<&Terminal>,
-) -> Result<(Verdict, String), Stop> {
+) -> Result<End, Stop> {
     let effects = &registered.registered;
-    let mut watch = Watch::new(effects.version, effects.placed.clone(), job);
+    let followed = effects.version;
+    let mut watch = Watch::new(followed, effects.placed.clone(), job, args.settle);
     let path = format!("/v1/job/{}", segment(job.id.as_str()));
-    // The index of a job covers its allocations. What changes between the two answers wakes the next.
+    let since = Stopwatch::start();
+    // How long what runs still has to run: nothing wakes who waits for that.
+    let left: Cell<Option<Duration>> = Cell::new(None);
+    // The index of a job covers its allocations and its deployment. What changes between the answers wakes the
+    // next.
     let look = async |now: Job<'static>| {
         let allocs: Vec<Alloc> = client.get(&format!("{path}/allocations?resources=true")).await?;
-        let (news, verdict) = watch.look(&now, &allocs);
+        let deployments: Vec<Deployment> = client.get(&format!("{path}/deployments")).await?;
+        let looked =
+            Looked { job: &now, allocs: &allocs, deployments: &deployments, now: since.elapsed() };
+        let (news, verdict) = watch.look(&looked);
         if let Some(terminal) = terminal {
             news.iter().for_each(|report| tell(report, terminal));
         }
-        Ok((verdict != Verdict::Going).then(|| (verdict, watch.failures(&allocs))))
+        let goes_on = match &verdict {
+            Verdict::Going => true,
+            Verdict::Settling(_) => left.get().is_some(),
+            _ => false,
+        };
+        let ended = matches!(verdict, Verdict::GivenUp { .. });
+        let failures = watch.failures(&allocs, ended);
+        let version = now.facts.version;
+        Ok((!goes_on).then_some(End { verdict, failures, followed, version }))
     };
     let mut look = look;
     loop {
-        match client.watch(&path, &mut look).await {
+        let watched = client.watch(&path, &mut look);
+        let seen = match left.get() {
+            None => watched.await,
+            Some(patience) => match clock::timeout(patience, watched).await {
+                Some(seen) => seen,
+                None => {
+                    left.set(None);
+                    continue;
+                }
+            },
+        };
+        match seen {
+            Ok(End { verdict: Verdict::Settling(more), .. }) => left.set(Some(more)),
             Err(Stop::Client(error)) if error.not_found() => {
-                return Ok((Verdict::Overtaken("the job was purged".to_owned()), String::new()));
+                let verdict = Verdict::Overtaken("the job was purged".to_owned());
+                return Ok(End { verdict, failures: String::new(), followed, version: followed });
             }
             // A plugin that comes changes what fits, and is no change of the job.
-            Ok((Verdict::Waits, _)) if plugins_come(client).await? => {
+            Ok(End { verdict: Verdict::Waits, .. }) if plugins_come(client).await? => {
                 clock::sleep(LOOK_AGAIN).await
             }
             other => return other,

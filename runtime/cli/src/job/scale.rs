@@ -4,6 +4,7 @@ use serde_json::{Value, json};
 
 use super::super::args::job::JobScaleArgs;
 use super::super::connect::{self, Stop};
+use super::super::consent::{self, Change};
 use super::super::exit::Exit;
 use super::super::output::{self, say};
 use super::super::terminal::{Terminal, one_line};
@@ -16,7 +17,8 @@ const MESSAGE: &str = "submitted using ostler job scale";
 /// Change the count of a group.
 pub(super) async fn scale(args: &JobScaleArgs, terminal: &Terminal) -> Result<Exit, Stop> {
     let client = connect::connect(&args.answer.agent)?;
-    let (client, job) = connect::find_job(client, &args.job).await?;
+    let change = Change { verb: "scale", agree: args.agree, terminal };
+    let (client, job) = consent::find_job(client, &args.job, change).await?;
     let path = format!("/v1/job/{}/scale", segment(&job));
     let status: JobScaleStatus = client.get(&path).await?;
     let (group, count) = wanted(&args.group_and_count, &status).map_err(Stop::Wrong)?;
