@@ -34,6 +34,7 @@ pub mod network;
 pub mod oci;
 pub mod other_nodes;
 pub mod placement;
+pub mod planted;
 pub mod plugin;
 pub mod ports;
 pub mod redact;
