@@ -96,7 +96,7 @@ pub(super) async fn begin(options: AgentOptions, open: OpenState) -> Result<Begu
         sandbox(&options, &data_dir),
     );
     let (state, view, sandbox) = (state?, node?, sandbox?);
-    let mut found = Recorded::read(&state)?;
+    let mut found = Recorded::read(&state, options.clock.now())?;
     notices.extend(found.take_notices());
     let end_process = end_process(&data_dir);
     notices.extend(found.clear(&state, embedded, options.clock.now(), &end_process).await?);

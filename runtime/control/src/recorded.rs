@@ -14,6 +14,7 @@ use std::sync::Arc;
 use futures_util::future::try_join_all;
 use serde::de::DeserializeOwned;
 
+mod later;
 mod leftovers;
 mod rebooted;
 mod registered;
@@ -132,11 +133,11 @@ impl AllocRecords {
 }
 
 impl Recorded {
-    /// Read all of it. Changes nothing.
+    /// Read all of it. Changes nothing. What is recorded as later than `now` is taken as now.
     ///
     /// # Errors
     /// When the state file cannot be read at all.
-    pub fn read(state: &StateStore) -> Result<Self, StateError> {
+    pub fn read(state: &StateStore, now: Timestamp) -> Result<Self, StateError> {
         let mut found = Self::default();
         for record in state.scan(&Prefix::Jobs)? {
             match record.key.clone() {
@@ -178,6 +179,7 @@ impl Recorded {
             let event = |at| NodeEvent { at, index: 0, kind: NodeEventKind::Registered };
             found.scheduling.events.extend(at.map(event));
         }
+        found.take_the_future_as_now(now);
         Ok(found)
     }
 

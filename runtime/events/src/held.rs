@@ -40,7 +40,7 @@ impl EventsWanted {
     fn matches(&self, event: &KeptEvent) -> bool {
         let what = &event.what;
         let is = |wanted: &Option<String>, has: &str| wanted.as_ref().is_none_or(|one| one == has);
-        self.since.is_none_or(|since| event.last >= since)
+        self.since.is_none_or(|since| event.last.nanos() >= since.nanos())
             && self.topic.is_none_or(|topic| topic == what.topic)
             && is(&self.job, &what.job)
             && is(&self.task, &what.task)

@@ -355,9 +355,8 @@ impl PluginMeter {
 
     /// When it will be asked again.
     pub fn due(&self, after: Option<Duration>) {
-        let now = self.clock.now().nanos();
-        let nanos = |after: Duration| u64::try_from(after.as_nanos()).unwrap_or(u64::MAX);
-        let due = after.map(|after| Timestamp::from_nanos(now.saturating_add(nanos(after))));
+        let now = self.clock.now();
+        let due = after.map(|after| now.plus(after));
         *self.next_check.lock().unwrap_or_else(PoisonError::into_inner) = due;
     }
 

@@ -75,6 +75,15 @@ impl Quarantine {
     pub fn due(&self, now: Timestamp) -> bool {
         self.until.is_some_and(|until| until <= now)
     }
+
+    /// The clock was set back since it was recorded: it begins now, and is not longer for that.
+    fn take_the_future_as(&mut self, now: Timestamp) {
+        if now < self.since {
+            let length = |until: Timestamp| until.since(self.since);
+            self.until = self.until.map(|until| now.plus(length(until)));
+            self.since = now;
+        }
+    }
 }
 
 /// What happened.
@@ -159,7 +168,8 @@ impl PluginHealth {
                 self.strikes = Strikes::default();
                 None
             }
-            PluginEvent::Restored(quarantine) => {
+            PluginEvent::Restored(mut quarantine) => {
+                quarantine.take_the_future_as(now);
                 let held = quarantine.until.map(|until| until.since(now).max(PROBE_WAIT_MIN));
                 self.quarantine = Some(quarantine);
                 self.state = PluginState::Quarantined;
@@ -206,15 +216,6 @@ impl PluginHealth {
             quarantine.until = until(policy, quarantine.relapses, now);
             quarantine.reason = cut(format!("it was tried again and failed: {reason}"));
             self.remember(now, reason);
-        } else if now < quarantine.since {
-            // The clock was set back: it would last longer than it may.
-            quarantine.until = quarantine.until.map(|until| {
-                Timestamp::from_nanos(
-                    now.nanos()
-                        .saturating_add(until.nanos().saturating_sub(quarantine.since.nanos())),
-                )
-            });
-            quarantine.since = now;
         }
         self.held(now)
     }
@@ -314,8 +315,7 @@ fn cut(text: String) -> String {
 fn until(policy: &FailurePolicy, relapses: u32, now: Timestamp) -> Option<Timestamp> {
     let QuarantineFor::Time(first) = policy.quarantine else { return None };
     let length = first.saturating_mul(1 << relapses.min(16)).min(QUARANTINE_MAX.max(first));
-    let nanos = u64::try_from(length.as_nanos()).unwrap_or(u64::MAX);
-    Some(Timestamp::from_nanos(now.nanos().saturating_add(nanos)))
+    Some(now.plus(length))
 }
 
 /// The wait after one more failure: doubles with each in a row, up to the bound.

@@ -236,12 +236,15 @@ fn a_quarantine_without_time_lasts_until_a_person_lifts_it() {
 }
 
 #[test]
-fn a_clock_that_is_set_back_makes_no_quarantine_longer_than_it_is() {
+fn a_clock_that_was_set_back_between_two_agents_makes_no_quarantine_longer_than_it_is() {
     let policy = three_strikes(TEN_MINUTES);
-    let mut health = PluginHealth::default();
+    let mut before = PluginHealth::default();
     for _ in 0..3 {
-        health.step(&policy, at(1_000_000), strike("trap"));
+        before.step(&policy, at(1_000_000), strike("trap"));
     }
+    let mut health = PluginHealth::default();
+    let kept = PluginEvent::Restored(before.quarantine.unwrap());
+    assert_eq!(health.step(&policy, at(10), kept).retry_after, Some(Duration::from_secs(600)));
     let effect = health.step(&policy, at(10), failed());
     assert_eq!(effect.retry_after, Some(Duration::from_secs(600)));
     let effect = health.step(&policy, at(610), PluginEvent::Fingerprinted);

@@ -64,9 +64,8 @@ pub struct Strikes {
     tasks: BTreeMap<TaskKey, OfTask>,
 }
 
-/// A clock that was set back makes a strike look as if it came later: it counts then.
 fn counts(window: Duration, at: Timestamp, now: Timestamp) -> bool {
-    Duration::from_nanos(now.nanos().saturating_sub(at.nanos())) < window
+    now.since(at) < window
 }
 
 fn push(times: &mut VecDeque<Timestamp>, window: Duration, now: Timestamp) {
@@ -143,8 +142,7 @@ impl Strikes {
             one.times.iter().filter(|at| counts(window, **at, now)).copied().collect();
         // With the first of the last `most` forgotten there are fewer than that.
         let first = live.len().checked_sub(most.max(1)).and_then(|index| live.get(index))?;
-        let window = u64::try_from(window.as_nanos()).unwrap_or(u64::MAX);
-        let until = Timestamp::from_nanos(first.nanos().saturating_add(window));
+        let until = first.plus(window);
         Some(Poisoned { strikes: live.len(), until, reason: one.reason.clone() })
     }
 

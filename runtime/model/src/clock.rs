@@ -1,14 +1,16 @@
 //! The only source of time.
 //!
 //! Code that needs the time takes a [`Clock`] (or a [`Timestamp`] argument when it is pure). The
-//! real clock reads the system; tests run on tokio's paused time or on a [`Clock::fixed`] one.
+//! real clock reads the system; tests run on tokio's paused time or on a [`Clock::fixed`] one. What it says
+//! has two readings, so that whoever sets the clock of the machine changes no wait: see [`Timestamp`].
 //! Waiting goes through [`sleep`] and [`timeout`], which follow tokio's (virtual) time.
 
 use std::future::Future;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use crate::planted::planted;
 pub use crate::time::Timestamp;
 use crate::wanted::Awaited;
 
@@ -20,8 +22,14 @@ pub struct Clock(Source);
 enum Source {
     #[default]
     System,
-    Fixed(Arc<AtomicU64>),
+    Fixed(Arc<Fixed>),
     Given(Arc<dyn Fn() -> Timestamp + Send + Sync>),
+}
+
+/// What a clock says that only its tests move.
+struct Fixed {
+    of_day: AtomicU64,
+    steady: AtomicU64,
 }
 
 impl std::fmt::Debug for Source {
@@ -44,7 +52,8 @@ impl Clock {
     /// A clock that stands still until [`Clock::advance`] moves it.
     #[must_use]
     pub fn fixed(at: Timestamp) -> Self {
-        Self(Source::Fixed(Arc::new(AtomicU64::new(at.nanos()))))
+        let read = || AtomicU64::new(at.nanos());
+        Self(Source::Fixed(Arc::new(Fixed { of_day: read(), steady: read() })))
     }
 
     /// A clock that says what `now` says: that of a simulation.
@@ -53,13 +62,19 @@ impl Clock {
         Self(Source::Given(Arc::new(now)))
     }
 
-    /// The time of day.
+    /// The time.
     #[must_use]
     pub fn now(&self) -> Timestamp {
         match &self.0 {
+            Source::Given(now) if planted("clock-with-one-reading") => {
+                Timestamp::from_nanos(now().nanos())
+            }
             Source::Given(now) => now(),
             Source::System => system_now(),
-            Source::Fixed(at) => Timestamp::from_nanos(at.load(Ordering::SeqCst)),
+            Source::Fixed(at) => {
+                let read = |of: &AtomicU64| of.load(Ordering::SeqCst);
+                Timestamp::read(read(&at.of_day), read(&at.steady))
+            }
         }
     }
 
@@ -67,17 +82,64 @@ impl Clock {
     pub fn advance(&self, by: Duration) {
         if let Source::Fixed(at) = &self.0 {
             let nanos = u64::try_from(by.as_nanos()).unwrap_or(u64::MAX);
-            at.fetch_add(nanos, Ordering::SeqCst);
+            at.of_day.fetch_add(nanos, Ordering::SeqCst);
+            at.steady.fetch_add(nanos, Ordering::SeqCst);
+        }
+    }
+
+    /// Set the time of day of a fixed clock, as somebody sets that of a machine: no time passes. No effect
+    /// on the system clock.
+    pub fn set(&self, of_day: Timestamp) {
+        if let Source::Fixed(at) = &self.0 {
+            at.of_day.store(of_day.nanos(), Ordering::SeqCst);
         }
     }
 }
 
-#[expect(clippy::disallowed_methods, reason = "the one place that reads the time of day")]
+/// The two readings with which this process began.
+struct Start {
+    of_day: u64,
+    since: Stopwatch,
+}
+
+static START: OnceLock<Start> = OnceLock::new();
+
 fn system_now() -> Timestamp {
+    let of_day = time_of_day();
+    let start = START.get_or_init(|| Start { of_day, since: Stopwatch::real() });
+    let passed = u64::try_from(start.since.elapsed().as_nanos()).unwrap_or(u64::MAX);
+    Timestamp::read(of_day, start.of_day.saturating_add(passed))
+}
+
+#[expect(clippy::disallowed_methods, reason = "the one place that reads the time of day")]
+fn time_of_day() -> u64 {
     let since = std::time::SystemTime::now()
         .duration_since(std::time::UNIX_EPOCH)
         .unwrap_or(Duration::ZERO);
-    Timestamp::from_nanos(u64::try_from(since.as_nanos()).unwrap_or(u64::MAX))
+    let nanos = u64::try_from(since.as_nanos()).unwrap_or(u64::MAX);
+    #[cfg(feature = "clock-steps")]
+    let nanos = nanos.saturating_add_signed(steps::offset());
+    nanos
+}
+
+/// Steps of the clock of the real program, for its tests alone: a feature that the shipped program is built
+/// without.
+#[cfg(feature = "clock-steps")]
+mod steps {
+    use std::path::PathBuf;
+    use std::sync::OnceLock;
+
+    /// Names a file with how far the time of day is off, in seconds.
+    const FILE: &str = "OSTLER_TEST_CLOCK";
+
+    static PATH: OnceLock<Option<PathBuf>> = OnceLock::new();
+
+    pub(super) fn offset() -> i64 {
+        let path = PATH.get_or_init(|| std::env::var_os(FILE).map(PathBuf::from)).as_ref();
+        let text = path.and_then(|path| std::fs::read_to_string(path).ok());
+        let seconds = text.and_then(|text| text.trim().parse::<i64>().ok()).unwrap_or(0);
+        seconds.saturating_mul(1_000_000_000)
+    }
 }
 
 /// A point of monotonic time, for measuring how long something took. Virtual time in a simulation.
@@ -93,12 +155,17 @@ enum Since {
 impl Stopwatch {
     /// Start measuring.
     #[must_use]
-    #[expect(clippy::disallowed_methods, reason = "the one place that reads monotonic time")]
+    #[expect(clippy::disallowed_methods, reason = "one of the places that read monotonic time")]
     pub fn start() -> Self {
-        Self(match SIMULATED.get() {
-            true => Since::Virtual(tokio::time::Instant::now()),
-            false => Since::Real(std::time::Instant::now()),
-        })
+        match SIMULATED.get() {
+            true => Self(Since::Virtual(tokio::time::Instant::now())),
+            false => Self::real(),
+        }
+    }
+
+    #[expect(clippy::disallowed_methods, reason = "one of the places that read monotonic time")]
+    fn real() -> Self {
+        Self(Since::Real(std::time::Instant::now()))
     }
 
     /// Time since the start.

@@ -1,34 +1,70 @@
-//! A point in time as the state file and the API know it.
+//! A point in time: when it was by the time of day, and when it was by a clock that no step moves.
+//!
+//! ```text
+//!            read by the clock of this agent        read from a record, or told by somebody
+//!   of day   what the machine said                  what is written
+//!   steady   the time of day at the agent's start,  what is written: the steady clock of an agent
+//!            and what passed since then             begins at the time of day
+//! ```
+//! Shown, stored and sent is the time of day. Compared and counted is by the steady reading: who sets the
+//! clock of the machine changes no wait. What an earlier agent recorded may lie in the future, because the
+//! clock was set back since: whoever restores it bounds it ([`Timestamp::min`] with what is possible).
 
+use std::cmp::Ordering;
 use std::fmt;
+use std::hash::{Hash, Hasher};
 use std::time::Duration;
 
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+/// Readings that are this near are one: a time that was stored and read again is the same.
+const PARTED_NANOS: u64 = 100_000_000;
 
 /// Nanoseconds since 1970-01-01T00:00:00Z. Zero means "never" in Nomad's JSON; here absence is an
 /// `Option`.
-#[derive(
-    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
-)]
-pub struct Timestamp(u64);
+#[derive(Clone, Copy, Default)]
+pub struct Timestamp {
+    of_day: u64,
+    steady: u64,
+}
 
 impl Timestamp {
     /// From nanoseconds since the epoch.
     #[must_use]
     pub const fn from_nanos(nanos: u64) -> Self {
-        Self(nanos)
+        Self { of_day: nanos, steady: nanos }
     }
 
-    /// Nanoseconds since the epoch.
+    /// From two readings of one moment: the time of day, and the steady one.
+    #[must_use]
+    pub const fn read(of_day: u64, steady: u64) -> Self {
+        let parted = of_day.abs_diff(steady) >= PARTED_NANOS;
+        Self { of_day, steady: if parted { steady } else { of_day } }
+    }
+
+    /// A time of day that somebody else read while this clock said `self`, in nanoseconds since the epoch: a
+    /// worker, a supervisor, a plugin.
+    #[must_use]
+    pub fn told(self, nanos: u64) -> Self {
+        let steady = match nanos.checked_sub(self.of_day) {
+            Some(later) => self.steady.saturating_add(later),
+            None => self.steady.saturating_sub(self.of_day.saturating_sub(nanos)),
+        };
+        Self { of_day: nanos, steady }
+    }
+
+    /// The time of day, in nanoseconds since the epoch: to be shown, stored and sent. Count with
+    /// [`Timestamp::since`] and [`Timestamp::plus`].
     #[must_use]
     pub const fn nanos(self) -> u64 {
-        self.0
+        self.of_day
     }
 
     /// This point moved later by `by`; stops at the largest representable time.
     #[must_use]
     pub fn plus(self, by: Duration) -> Self {
-        Self(self.0.saturating_add(u64::try_from(by.as_nanos()).unwrap_or(u64::MAX)))
+        let by = u64::try_from(by.as_nanos()).unwrap_or(u64::MAX);
+        Self { of_day: self.of_day.saturating_add(by), steady: self.steady.saturating_add(by) }
     }
 
     /// From a text as RFC 3339 has it (`2026-01-02T03:04:05.678Z`); none for another, and for Nomad's
@@ -37,19 +73,106 @@ impl Timestamp {
     pub fn parse(text: &str) -> Option<Self> {
         let at = humantime::parse_rfc3339(text).ok()?;
         let since = at.duration_since(std::time::UNIX_EPOCH).ok()?;
-        u64::try_from(since.as_nanos()).ok().map(Self)
+        u64::try_from(since.as_nanos()).ok().map(Self::from_nanos)
     }
 
-    /// Time from `earlier` to this point; zero when `earlier` is later.
+    /// Time that passed from `earlier` to this point, however the clock of the machine was set meanwhile;
+    /// zero when `earlier` is later.
     #[must_use]
     pub fn since(self, earlier: Self) -> Duration {
-        Duration::from_nanos(self.0.saturating_sub(earlier.0))
+        Duration::from_nanos(self.steady.saturating_sub(earlier.steady))
+    }
+}
+
+impl PartialEq for Timestamp {
+    fn eq(&self, other: &Self) -> bool {
+        self.steady == other.steady
+    }
+}
+
+impl Eq for Timestamp {}
+
+impl PartialOrd for Timestamp {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for Timestamp {
+    fn cmp(&self, other: &Self) -> Ordering {
+        self.steady.cmp(&other.steady)
+    }
+}
+
+impl Hash for Timestamp {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.steady.hash(state);
+    }
+}
+
+impl Serialize for Timestamp {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_newtype_struct("Timestamp", &self.of_day)
+    }
+}
+
+impl<'de> Deserialize<'de> for Timestamp {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        u64::deserialize(deserializer).map(Self::from_nanos)
+    }
+}
+
+impl fmt::Debug for Timestamp {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.of_day == self.steady {
+            true => f.debug_tuple("Timestamp").field(&self.of_day).finish(),
+            false => f.debug_tuple("Timestamp").field(&self.of_day).field(&self.steady).finish(),
+        }
     }
 }
 
 impl fmt::Display for Timestamp {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let at = std::time::UNIX_EPOCH + Duration::from_nanos(self.0);
+        let at = std::time::UNIX_EPOCH + Duration::from_nanos(self.of_day);
         humantime::format_rfc3339_seconds(at).fmt(f)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const HOUR: u64 = 3_600_000_000_000;
+
+    #[test]
+    fn what_passed_is_counted_and_the_time_of_day_is_shown() {
+        let before = Timestamp::read(5 * HOUR, 5 * HOUR);
+        // The clock was set back by two hours, and one passed.
+        let after = Timestamp::read(4 * HOUR, 6 * HOUR);
+        assert!(before < after && after.since(before) == Duration::from_nanos(HOUR));
+        assert_eq!(
+            (after.nanos(), after.plus(Duration::from_nanos(HOUR)).nanos()),
+            (4 * HOUR, 5 * HOUR)
+        );
+        assert_eq!(after.to_string(), "1970-01-01T04:00:00Z");
+        assert_eq!(serde_json::to_string(&after).ok(), Some((4 * HOUR).to_string()));
+    }
+
+    #[test]
+    fn what_somebody_else_read_is_counted_from_the_clock_that_it_was_told_to() {
+        for now in [Timestamp::read(4 * HOUR, 6 * HOUR), Timestamp::read(6 * HOUR, 4 * HOUR)] {
+            let told = now.told(now.nanos() - HOUR);
+            assert_eq!(
+                (now.since(told), told.nanos()),
+                (Duration::from_nanos(HOUR), now.nanos() - HOUR)
+            );
+            assert_eq!(now.told(now.nanos() + HOUR).since(now), Duration::from_nanos(HOUR));
+        }
+    }
+
+    #[test]
+    fn readings_that_hardly_part_are_one() {
+        let read = Timestamp::read(HOUR, HOUR + 50);
+        assert_eq!(read, Timestamp::from_nanos(read.nanos()));
     }
 }

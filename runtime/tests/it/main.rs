@@ -27,6 +27,7 @@ mod api_streams;
 mod architecture;
 mod artifacts;
 mod bad_input;
+mod clock_steps;
 mod cluster;
 mod cluster_access;
 mod cluster_commands;

@@ -309,8 +309,7 @@ impl Upgrading {
         // Where the replaced one was not accepted yet, the one accepted before it is kept.
         self.accepted.get_or_insert(before);
         self.barred.retain(|barred| *barred != self.running.digest);
-        let nanos = u64::try_from(proof.time.as_nanos()).unwrap_or(u64::MAX);
-        let until = Timestamp::from_nanos(now.nanos().saturating_add(nanos));
+        let until = now.plus(proof.time);
         self.proving = None;
         self.phase = Phase::Proving { until };
         vec![Effect::End(Outcome::Switched), Effect::Prove(proof.time)]

@@ -12,6 +12,9 @@ use ostler_model::task::TaskState;
 use ostler_state::Key;
 use ostler_testing::fixtures::{self, Garbage};
 
+/// Nothing on record is later.
+const END_OF_TIME: Timestamp = Timestamp::from_nanos(u64::MAX);
+
 const NOTHING_LIVES: EndLeftover<'static> = &|_, _| Box::pin(async { Ok(false) });
 
 fn allocation(seed: u64, job: &str, index: u64) -> Allocation {
@@ -38,7 +41,7 @@ async fn allocations_of_jobs_are_kept_and_those_of_crashed_runs_closed() {
         put(&state, alloc).await;
     }
     state.put(&Key::Job(of_job.job.id.clone()), &record(&of_job)).await.unwrap();
-    let found = Recorded::read(&state).unwrap();
+    let found = Recorded::read(&state, END_OF_TIME).unwrap();
     assert_eq!(found.kept(), BTreeSet::from([of_job.id, stopping.id]));
     assert_eq!(found.index(), 7);
     let said = found.clear(&state, false, Timestamp::from_nanos(7), NOTHING_LIVES).await.unwrap();
@@ -49,7 +52,7 @@ async fn allocations_of_jobs_are_kept_and_those_of_crashed_runs_closed() {
     };
     assert!(task(&of_run).failed);
     assert_eq!(task(&of_job), TaskState::default(), "untouched");
-    let again = Recorded::read(&state).unwrap();
+    let again = Recorded::read(&state, END_OF_TIME).unwrap();
     assert!(again.kept().contains(&of_run.id), "it is over: kept until it is collected");
     let (restored, owners) = again.into_restored(true);
     let over = |saved: &Option<SavedAllocState>| saved.as_ref().is_some_and(|s| s.finished);
@@ -64,7 +67,7 @@ async fn an_embedded_agent_leaves_records_that_it_cannot_read_to_another() {
     let good = allocation(1, "kept", 5);
     put(&state, &good).await;
     state.put(&Key::Job(good.job.id.clone()), &Garbage).await.unwrap();
-    let found = Recorded::read(&state).unwrap();
+    let found = Recorded::read(&state, END_OF_TIME).unwrap();
     found.clear(&state, true, Timestamp::from_nanos(7), NOTHING_LIVES).await.unwrap();
     assert!(state.get::<JobRecord>(&Key::Job(good.job.id.clone())).is_err(), "left as it is");
 }

@@ -13,6 +13,9 @@ use ostler_testing::fixtures;
 
 const NOW: Timestamp = Timestamp::from_nanos(9);
 
+/// Nothing on record is later.
+const END_OF_TIME: Timestamp = Timestamp::from_nanos(u64::MAX);
+
 fn name(of: &str) -> TaskName {
     TaskName::new(of).unwrap()
 }
@@ -63,7 +66,7 @@ async fn pending_after(
 ) -> Vec<(String, bool)> {
     let (store, alloc) = recorded(main, desired).await;
     for boot in boots {
-        let mut found = Recorded::read(&store).unwrap();
+        let mut found = Recorded::read(&store, END_OF_TIME).unwrap();
         found.prepare_boot(&store, boot, NOW).await.unwrap();
     }
     store.flush().await.unwrap();
@@ -96,7 +99,7 @@ async fn a_run_that_was_not_forgotten_when_the_machine_went_down_is_forgotten_be
     let run = Some(RunRecord { id, identities: Vec::new(), started: None });
     store.put(&key, &LocalState { run: run.clone(), run_complete: false, ..before }).await.unwrap();
     for boot in ["one", "two"] {
-        let mut found = Recorded::read(&store).unwrap();
+        let mut found = Recorded::read(&store, END_OF_TIME).unwrap();
         found.prepare_boot(&store, boot, NOW).await.unwrap();
     }
     let state = store.get::<TaskState>(&Key::TaskState(alloc.id, name("pre"))).unwrap().unwrap();
@@ -126,7 +129,7 @@ async fn where_no_main_task_is_to_run_nothing_is_prepared() {
 async fn a_boot_on_record_that_cannot_be_read_is_written_anew() {
     let store = StateStore::in_memory().unwrap();
     store.put(&Key::NodeBoot, &[0xffu8; 3][..]).await.unwrap();
-    let mut found = Recorded::read(&store).unwrap();
+    let mut found = Recorded::read(&store, END_OF_TIME).unwrap();
     found.prepare_boot(&store, "two", NOW).await.unwrap();
     let known: Option<NodeBoot> = store.get(&Key::NodeBoot).unwrap();
     assert_eq!(known, Some(NodeBoot { boot_id: "two".to_owned() }));
@@ -149,7 +152,7 @@ async fn after_a_power_cut_an_intent_ends_a_task_that_must_not_be_started_twice(
         let local = LocalState { run, tracker, run_complete: false, delayed_until: None };
         store.put(&Key::TaskLocal(alloc.id, name("main")), &local).await.unwrap();
         for boot in ["one", "one", "two", "two"] {
-            let mut found = Recorded::read(&store).unwrap();
+            let mut found = Recorded::read(&store, END_OF_TIME).unwrap();
             found.prepare_boot(&store, boot, NOW).await.unwrap();
         }
         let state: Option<TaskState> = store.get(&Key::TaskState(alloc.id, name("main"))).unwrap();

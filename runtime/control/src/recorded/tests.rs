@@ -10,6 +10,9 @@ use ostler_model::rng::Rng;
 use ostler_model::task::TaskState;
 use ostler_testing::fixtures::{self, Garbage};
 
+/// Nothing on record is later.
+const END_OF_TIME: Timestamp = Timestamp::from_nanos(u64::MAX);
+
 fn has_ended(restored: &RestoredAlloc) -> bool {
     restored.saved.as_ref().is_some_and(|saved| saved.finished)
 }
@@ -47,7 +50,7 @@ async fn bad_records_are_put_aside_and_halves_removed_and_nothing_else_is_touche
     let task = TaskName::new("t").unwrap();
     state.put(&Key::TaskState(half.id, task.clone()), &TaskState::default()).await.unwrap();
     state.put(&Key::TaskLocal(good.id, task), &Garbage).await.unwrap();
-    let mut found = Recorded::read(&state).unwrap();
+    let mut found = Recorded::read(&state, END_OF_TIME).unwrap();
     assert_eq!(found.take_notices().len(), 3);
     assert_eq!(found.kept(), BTreeSet::from([good.id]), "its job is known from it");
     found.tidy(&state, &BTreeSet::new()).await.unwrap();
@@ -70,7 +73,7 @@ async fn allocations_of_one_version_of_a_job_share_it() {
     for alloc in [&one, &like(2), &other] {
         put(&state, alloc).await;
     }
-    let allocs = Recorded::read(&state).unwrap().kept_allocs();
+    let allocs = Recorded::read(&state, END_OF_TIME).unwrap().kept_allocs();
     let job = |id: AllocId| Arc::clone(&allocs.iter().find(|(a, _)| a.id == id).unwrap().0.job);
     assert!(Arc::ptr_eq(&job(one.id), &job(like(2).id)));
     assert_eq!((&job(one.id), &job(other.id)), (&one.job, &other.job), "each has its own");
@@ -84,7 +87,7 @@ async fn a_job_whose_record_is_gone_is_known_from_what_an_agent_with_jobs_ran_of
         put(&state, alloc).await;
         put_run(&state, alloc, supervised).await;
     }
-    let mut found = Recorded::read(&state).unwrap();
+    let mut found = Recorded::read(&state, END_OF_TIME).unwrap();
     assert_eq!(found.kept(), BTreeSet::from([served.id]));
     let said = found.take_notices();
     assert!(said.len() == 1 && said[0].contains("job served is known from"), "{said:?}");
@@ -101,7 +104,7 @@ async fn what_a_server_placed_is_kept_and_makes_no_job() {
     }
     state.put(&Key::AcknowledgedState(runs.id), &AcknowledgedState::default()).await.unwrap();
     state.put(&Key::AcknowledgedState(garbled.id), &Garbage).await.unwrap();
-    let found = Recorded::read(&state).unwrap();
+    let found = Recorded::read(&state, END_OF_TIME).unwrap();
     let both = BTreeSet::from([runs.id, garbled.id]);
     assert_eq!(found.kept(), both, "also one whose mark does not decode");
     let (restored, owners) = found.into_restored(true);
@@ -130,7 +133,7 @@ async fn every_run_on_record_is_known_with_a_process_or_without() {
         state.put(&Key::TaskLocal(alloc.id, task), &local).await.unwrap();
         ids.push(id);
     }
-    let mut runs = Recorded::read(&state).unwrap().runs();
+    let mut runs = Recorded::read(&state, END_OF_TIME).unwrap().runs();
     runs.sort();
     ids.sort();
     assert_eq!(runs, ids);
@@ -139,11 +142,11 @@ async fn every_run_on_record_is_known_with_a_process_or_without() {
 #[tokio::test]
 async fn the_ledger_is_what_is_on_disk_and_unknown_where_it_is_not_readable() {
     let state = StateStore::in_memory().unwrap();
-    assert_eq!(Recorded::read(&state).unwrap().ledger, None, "never written");
+    assert_eq!(Recorded::read(&state, END_OF_TIME).unwrap().ledger, None, "never written");
     state.put(&Key::DeviceLedger, &DeviceLedger::default()).await.unwrap();
-    assert_eq!(Recorded::read(&state).unwrap().ledger, Some(DeviceLedger::default()));
+    assert_eq!(Recorded::read(&state, END_OF_TIME).unwrap().ledger, Some(DeviceLedger::default()));
     state.put(&Key::DeviceLedger, &Garbage).await.unwrap();
-    assert_eq!(Recorded::read(&state).unwrap().ledger, None);
+    assert_eq!(Recorded::read(&state, END_OF_TIME).unwrap().ledger, None);
 }
 
 #[tokio::test]
@@ -175,7 +178,7 @@ async fn a_run_of_which_only_the_intent_is_on_record_is_known_by_its_note() {
         (Some(serde_json::Value::Null), false),
         (None, false),
     ] {
-        let mut found = Recorded::read(&state).unwrap();
+        let mut found = Recorded::read(&state, END_OF_TIME).unwrap();
         found.complete_runs(|run| {
             assert_eq!(*run, id);
             Some(RunNote {

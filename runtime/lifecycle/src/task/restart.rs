@@ -19,6 +19,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use ostler_model::job::{JobKind, Lifecycle, LifecycleHook, RestartMode, RestartPolicy};
+use ostler_model::planted::planted;
 use ostler_model::time::Timestamp;
 
 /// Shortest wait before a counted restart: a timer of zero would fire at once.
@@ -98,6 +99,15 @@ impl RestartTracker {
         self.window_start
     }
 
+    /// The longest wait that the last decision can have asked for.
+    #[must_use]
+    pub fn longest_delay(&self, policy: &RestartPolicy) -> Duration {
+        match policy.mode {
+            RestartMode::Delay if self.count > policy.attempts => policy.interval,
+            _ => with_jitter(policy.delay, u64::MAX).max(DELAY_MIN),
+        }
+    }
+
     /// Decide what becomes of a task that ended, and count the attempt.
     ///
     /// `on_success_restarts` comes from [`restarts_on_success`]; `jitter` is a random number over
@@ -144,14 +154,14 @@ impl RestartTracker {
     }
 
     fn count_attempt(&mut self, policy: &RestartPolicy, now: Timestamp) {
-        // The wall clock was set back: the window cannot have started later than now. Keeping the
-        // old start would freeze the budget for as long as the jump was.
+        // The clock was set back while no agent ran: the window cannot have started later than now.
+        // Keeping the old start would freeze the budget for as long as the jump was.
         self.window_start = self.window_start.min(now);
         if now.since(self.window_start) > policy.interval {
             self.count = 0;
             self.window_start = now;
         }
-        self.count = self.count.saturating_add(1);
+        self.count = self.count.saturating_add(u32::from(!planted("attempts-not-counted")));
     }
 
     fn within_policy(

@@ -46,7 +46,7 @@ fn instance(
 ) -> Checked<(String, InstanceStats)> {
     let id = name(format_args!("{place}: instance id"), given.id)?;
     let place = format!("{place}, instance {id}");
-    let taken_at = Timestamp::from_nanos(given.taken_at);
+    let taken_at = now.told(given.taken_at);
     if given.taken_at == 0 {
         return broken(place, "taken-at is not set");
     }

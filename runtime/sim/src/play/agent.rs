@@ -187,7 +187,7 @@ async fn restore(
     view: &NodeView,
     now: Timestamp,
 ) -> Result<Recorded, StateError> {
-    let mut found = Recorded::read(state)?;
+    let mut found = Recorded::read(state, now)?;
     for notice in found.take_notices() {
         world.note(&notice);
     }

@@ -64,7 +64,8 @@ fn watcher(scope: &AllocScope) -> Option<Watcher> {
     });
     let group = allocation.task_group().filter(|_| !judged)?;
     let since = allocation.deployment.as_ref().map(|deployment| deployment.since);
-    let since = since.unwrap_or(allocation.created_at);
+    // A server that placed it may have another time of day.
+    let since = since.unwrap_or(allocation.created_at).min(scope.clock.now());
     Some(Watcher {
         scope: scope.clone(),
         machine: HealthMachine::new(group.health?, group, since),

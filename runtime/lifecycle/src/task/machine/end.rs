@@ -12,6 +12,7 @@ use super::super::events;
 use super::super::restart::{Ending, RestartDecision};
 use super::{At, Intent, State, TaskEffect, TaskMachine};
 use ostler_model::limits::END_RETRY;
+use ostler_model::planted::planted;
 use ostler_model::task::{ExitResult, TaskStatus};
 
 /// What follows a run.
@@ -32,7 +33,8 @@ impl TaskMachine {
         self.public.push_event(events::terminated(at.now, &exit));
         let success = exit.successful();
         self.public.last_exit = Some(exit);
-        let next = match self.intent {
+        let intent = self.intent.filter(|_| !planted("restarted-after-kill"));
+        let next = match intent {
             Some(Intent::Kill) => {
                 self.public.push_event(match self.given_up.take() {
                     None => events::killed(at.now),
@@ -159,7 +161,6 @@ impl TaskMachine {
             Next::Restart(delay) => {
                 let until = self.delayed_until.unwrap_or(at.now);
                 self.go(State::Delaying);
-                // Never longer than was decided, should the clock have been set back.
                 self.set_timer(until.since(at.now).min(delay).max(DELAY_MIN));
             }
             Next::Revive => {

@@ -26,6 +26,7 @@ use super::super::restart::RestartTracker;
 use super::end::Next;
 use super::{At, Intent, Rules, State, TaskEffect, TaskInput, TaskMachine};
 use ostler_model::event::EventKind;
+use ostler_model::planted::planted;
 use ostler_model::task::{TaskState, TaskStatus};
 use ostler_model::time::Timestamp;
 
@@ -74,7 +75,8 @@ impl TaskMachine {
                 || state.events_total > u64::try_from(state.events.len()).unwrap_or(u64::MAX);
             machine.public = state.into();
         }
-        machine.tracker = tracker.unwrap_or(machine.tracker);
+        let kept = tracker.filter(|_| !planted("fresh-attempts-at-restart"));
+        machine.tracker = kept.unwrap_or(machine.tracker);
         machine.delayed_until = delayed_until.map(|until| machine.at_most(now, until));
         let at = At { now, random: 0 };
         if complete {
@@ -89,10 +91,9 @@ impl TaskMachine {
         (machine, effects)
     }
 
-    /// The clock may have been set back: no wait is longer than the policy could have asked for.
+    /// The clock may have been set back since: no wait is longer than the policy could have asked for.
     fn at_most(&self, now: Timestamp, until: Timestamp) -> Timestamp {
-        let policy = &self.rules.policy;
-        until.min(now.plus(policy.interval.max(policy.delay.saturating_mul(2))))
+        until.min(now.plus(self.tracker.longest_delay(&self.rules.policy)))
     }
 
     /// It ended for good, whatever was written of it last.
@@ -174,6 +175,9 @@ impl TaskMachine {
         } else {
             self.again(at)
         };
+        if planted("started-beside-what-is-left") && next == Next::Again {
+            return self.go(State::Gated);
+        }
         // The run ends when none of its processes is left.
         self.next = Some(next);
         self.clear();
@@ -282,3 +286,7 @@ impl TaskMachine {
         }
     }
 }
+
+#[cfg(test)]
+#[path = "restore_tests.rs"]
+mod tests;
