@@ -22,6 +22,7 @@ use crate::reconcile::GroupProgress;
 use ostler_model::alloc::AllocDeployment;
 use ostler_model::ids::{AllocId, GroupName};
 use ostler_model::job::{JobKind, TaskGroup};
+use ostler_model::planted::planted;
 use ostler_model::rollout::{DeployedGroup, Deployment, DeploymentPhase};
 use ostler_model::saved::JobRecord;
 use ostler_model::time::Timestamp;
@@ -173,7 +174,8 @@ pub fn observe(deployment: &mut Deployment, allocs: &[Judged], now: Timestamp) -
     }
     let mut awaiting =
         deployment.groups.iter().filter(|(_, group)| group.awaits_promotion()).peekable();
-    let promotes = awaiting.peek().is_some()
+    let promotes = !planted("canaries-never-promoted")
+        && awaiting.peek().is_some()
         && awaiting.all(|(name, group)| {
             group.auto_promote && healthy_canaries(allocs, name) >= group.desired_canaries
         });
@@ -246,7 +248,7 @@ fn failing(
 /// When it fails if nothing becomes healthy.
 #[must_use]
 pub fn deadline(deployment: &Deployment, allocs: &[Judged]) -> Option<Timestamp> {
-    if deployment.phase != DeploymentPhase::Running {
+    if deployment.phase != DeploymentPhase::Running || planted("deployment-without-deadline") {
         return None;
     }
     let open = deployment.groups.iter().filter(|(name, group)| !is_content(name, group, allocs));

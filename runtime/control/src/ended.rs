@@ -10,6 +10,7 @@ use std::ops::RangeInclusive;
 
 use ostler_model::ids::GroupName;
 use ostler_model::limits::ENDED_PLACES_PER_RECORD;
+use ostler_model::planted::planted;
 use ostler_model::saved::{EndedPlace, EndedPlaces, JobRecord};
 
 /// What is remembered of the places of one version of a job.
@@ -43,7 +44,8 @@ impl Ended {
     /// The allocation of this place is over.
     #[must_use]
     pub fn has(&self, group: &GroupName, index: u32) -> bool {
-        self.places.get(group).is_some_and(|places| places.contains_key(&index))
+        let known = self.places.get(group).is_some_and(|places| places.contains_key(&index));
+        known && !planted("ended-place-forgotten")
     }
 
     /// Every place.

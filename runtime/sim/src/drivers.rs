@@ -125,6 +125,7 @@ impl Inner {
         let run = Run {
             alloc: context.alloc_id,
             task: context.task.clone(),
+            place: None,
             devices,
             boot: self.boot,
             lost: false,
@@ -381,6 +382,7 @@ impl Workloads for World {
             let mut inner = world.lock();
             let now = inner.time();
             inner.check_kept(&id);
+            inner.check_place(&id);
             if let Some(run) = inner.runs.get_mut(&id).filter(|run| run.lives() && run.held) {
                 (run.held, run.ran) = (false, true);
                 run.ends_at = run.script.runs_for.map(|after| now.saturating_add(after));

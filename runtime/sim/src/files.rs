@@ -291,6 +291,7 @@ impl JobFiles for SimFiles {
         let (count, version) = (of.count, of.version);
         let takes_over = TakesOver::AtOnce;
         let act = Act::Register {
+            batch: false,
             job: of.job,
             count,
             version,

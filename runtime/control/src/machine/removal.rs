@@ -14,6 +14,7 @@ use crate::tables::Removal;
 use ostler_model::alloc::DesiredStatus;
 use ostler_model::ids::{AllocId, JobId};
 use ostler_model::limits::{PURGE_PARALLEL, STATE_LATER_RETRY_WALL_MAX};
+use ostler_model::planted::planted;
 use ostler_state::StateError;
 
 /// Why an allocation is removed.
@@ -118,7 +119,10 @@ impl Machine {
             while let Some(id) = self.removals.next(cause, most) {
                 match self.tables.remember(id) {
                     Some((block, places)) => {
-                        let writes = vec![Write::Places(block, places)];
+                        let mut writes = vec![Write::Places(block, places)];
+                        if planted("ended-place-unwritten") {
+                            writes.clear();
+                        }
                         let wait = Wait::Commit { linger: super::change::LINGER };
                         self.write(AfterWrite::Remove(id), writes, Vec::new(), wait, out);
                     }

@@ -16,6 +16,7 @@ use ostler_model::causes;
 use ostler_model::clock;
 use ostler_model::ids::AllocId;
 use ostler_model::limits::{GC_DESTROY_WALL_MAX, GC_MEASURE_WALL_MAX};
+use ostler_model::planted::planted;
 use ostler_node::NodeView;
 use ostler_state::Prefix;
 use ostler_trace::{AllocTrace, TracedAlloc};
@@ -201,7 +202,9 @@ impl Owner {
     fn previous_of(&self, allocation: &Allocation) -> Vec<PreviousAlloc> {
         let now = self.shared.now();
         let before = now.machine.tables().before(allocation);
-        before.iter().filter_map(|id| now.owners.get(id)).map(PreviousAlloc::of).collect()
+        let most = if planted("first-before-alone") { 1 } else { before.len() };
+        let owners = before.iter().filter_map(|id| now.owners.get(id)).take(most);
+        owners.map(PreviousAlloc::of).collect()
     }
 
     /// The node as tasks see it: one copy for all allocations, as long as the node is the same.

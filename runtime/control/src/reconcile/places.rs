@@ -22,6 +22,7 @@ use crate::reschedule;
 use ostler_model::alloc::ClientStatus;
 use ostler_model::ids::{AllocId, GroupName};
 use ostler_model::job::{JobKind, TaskGroup};
+use ostler_model::planted::planted;
 use ostler_model::rollout::{DeployedGroup, Deployment, DeploymentPhase, UpdatePolicy};
 use ostler_model::time::Timestamp;
 
@@ -63,7 +64,8 @@ pub(super) fn all<'a>(wanted: &WantedJob<'a>, existing: &[Existing<'a>]) -> Reco
         done.next = steps.next(wanted);
     }
     let reason = if wanted.stopped { reason::JOB_STOPPED } else { reason::NOT_NEEDED };
-    for alloc in places.into_values().chain(canaries.into_values()).flatten() {
+    let runs_on = !wanted.stopped && planted("beyond-count-runs-on");
+    for alloc in places.into_values().chain(canaries.into_values()).flatten().filter(|_| !runs_on) {
         done.actions.end(alloc, reason);
     }
     let Todo { actions, later, next, groups, behind } = done;
@@ -161,7 +163,8 @@ impl<'e, 'a> Group<'_, 'e, 'a> {
     /// Every place of the group.
     fn decide(&self, places: &mut Places<'e, 'a>, steps: &mut Steps, todo: &mut Todo) {
         let mut there = Vec::new();
-        for index in 0..self.group.count {
+        let short = u32::from(planted("last-place-empty"));
+        for index in 0..self.group.count.saturating_sub(short) {
             let mut allocs = places.remove(&(&self.group.name, index)).unwrap_or_default();
             allocs.sort_by_key(|alloc| alloc.age());
             there.push((index, allocs));
@@ -484,7 +487,10 @@ impl<'e, 'a> Group<'_, 'e, 'a> {
 /// The allocation that has the place.
 fn current<'e, 'a>(wanted: &WantedJob<'_>, there: &[&'e Existing<'a>]) -> Option<&'e Existing<'a>> {
     let newest = |of: &dyn Fn(&Existing<'_>) -> bool| {
-        there.iter().rev().find(|alloc| !alloc.stopping && of(alloc)).copied()
+        let unseen = |alloc: &Existing<'_>| {
+            planted("pending-place-empty") && alloc.status == ClientStatus::Pending
+        };
+        there.iter().rev().find(|a| !a.stopping && !unseen(a) && of(a)).copied()
     };
     // What an update that was taken back was to replace runs on.
     newest(&|alloc| !alloc.was_taken_back(wanted)).or_else(|| newest(&|_| true))

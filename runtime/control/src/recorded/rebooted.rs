@@ -17,6 +17,7 @@ use ostler_lifecycle::task::events;
 use ostler_model::alloc::{Allocation, DesiredStatus};
 use ostler_model::ids::TaskName;
 use ostler_model::job::{Lifecycle, LifecycleHook};
+use ostler_model::planted::planted;
 use ostler_model::saved::NodeBoot;
 use ostler_model::task::{TaskState, TaskStatus};
 use ostler_model::time::Timestamp;
@@ -86,7 +87,8 @@ fn lose_unfinished(alloc: &Allocation, tasks: &mut Tasks, now: Timestamp) -> Vec
 /// Make the prestart tasks pending that had succeeded, or may have, if a main task is to run. Their
 /// names.
 fn begin_again(alloc: &Allocation, tasks: &mut Tasks, now: Timestamp) -> Vec<TaskName> {
-    let Some(group) = alloc.task_group().filter(|_| alloc.desired == DesiredStatus::Run) else {
+    let runs = alloc.desired == DesiredStatus::Run && !planted("not-prepared-after-reboot");
+    let Some(group) = alloc.task_group().filter(|_| runs) else {
         return Vec::new();
     };
     let over = |name: &TaskName| {

@@ -28,6 +28,7 @@ use ostler_model::clock;
 use ostler_model::ids::{AllocId, RunId, TaskName};
 use ostler_model::limits::STATE_WRITE_WALL_MAX;
 use ostler_model::network::DriverNetwork;
+use ostler_model::planted::planted;
 use ostler_model::ports::{ProcessIdentity, Started};
 use ostler_model::task::{DriverHandle, Workload};
 use ostler_model::time::Timestamp;
@@ -328,6 +329,9 @@ impl Intent {
     /// # Errors
     /// As [`LocalRecord::update_for_start`].
     pub async fn durable(self) -> Result<(), TaskRecordError> {
+        if planted("intent-not-durable") {
+            return Ok(());
+        }
         let written = durable(self.ahead.durable()).await;
         self.record.told(written.map(|put| put.map(|put| put == Put::Destroyed)))
     }

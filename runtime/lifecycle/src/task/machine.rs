@@ -60,6 +60,7 @@ use super::restart::{Ending, RestartTracker};
 use ostler_model::event::TaskEvent;
 use ostler_model::held_once::HeldOnce;
 use ostler_model::limits::{DRIVER_RETRY, KILL_GRACE};
+use ostler_model::planted::planted;
 use ostler_model::task::{TaskState, TaskStatus};
 use ostler_model::time::Timestamp;
 
@@ -399,6 +400,7 @@ impl TaskMachine {
                 self.killed(at);
             }
             State::ShutdownDelay => self.stop_now(),
+            State::Stopping if planted("stop-without-kill") => {}
             State::Stopping => self.escalate_to_kill(),
             State::Killing => self.escalate_to_host(),
             State::Reaping => self.not_ended(),

@@ -112,7 +112,7 @@ impl Agent {
         let seed = world.lock().rng.below(u64::MAX);
         let rng = Rng::seeded(seed);
         let of_day = world.clone();
-        let clock = Clock::given(move || of_day.time_of_day());
+        let clock = Clock::given(move || of_day.clock());
         let restored = restore(&world, &state, &view, clock.now()).await;
         let recorded = restored.map_err(|error| text(&error))?;
         let kept = NodeVariables::load(state.clone(), clock.clone(), recorded.index()).await;
@@ -241,7 +241,7 @@ const FEW: ReschedulePolicy = ReschedulePolicy {
 
 /// The job that is registered so: one group with a task, and perhaps one that prepares for it.
 pub(crate) fn job(name: &str, act: &Act) -> Option<Job> {
-    let Act::Register { count, version, device, prepares, takes_over, .. } = *act else {
+    let Act::Register { count, version, device, prepares, takes_over, batch, .. } = *act else {
         return None;
     };
     let request = DeviceRequest {
@@ -326,7 +326,7 @@ pub(crate) fn job(name: &str, act: &Act) -> Option<Job> {
     Some(Job {
         id: JobId::new(name).ok()?,
         name: name.to_owned(),
-        kind: JobKind::Service,
+        kind: if batch { JobKind::Batch } else { JobKind::Service },
         priority: 50,
         datacenters: vec!["*".to_owned()],
         meta: BTreeMap::new(),

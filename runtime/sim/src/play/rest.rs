@@ -13,14 +13,14 @@ use ostler_control::StopOptions;
 use ostler_lifecycle::alloc::dir::AllocDir;
 use ostler_model::alloc::{ClientStatus, DesiredStatus};
 use ostler_model::clock;
-use ostler_model::ids::JobId;
-use ostler_model::rollout::{Deployment, DeploymentPhase};
+use ostler_model::ids::{GroupName, JobId};
+use ostler_model::rollout::{DeployedGroup, Deployment, DeploymentPhase};
 use ostler_model::saved::JobOrigin;
 use ostler_state::Prefix;
 
 /// What is under way ends within this time: delays of restarts, deadlines of calls and writes, and those of
-/// deployments, which are times of a day that may have been set back by hours.
-const SETTLE: Duration = Duration::from_secs(4 * 3_600);
+/// deployments, one for each of their places. Where the clock was set back by an hour they are no longer.
+const SETTLE: Duration = Duration::from_secs(3_600);
 
 pub(super) async fn rest(scene: &Scene, agent: &Agent, dir: &Path) -> Result<(), String> {
     {
@@ -157,10 +157,15 @@ pub(super) fn filled(agent: &Agent, name: &str, is: &JobState) -> Result<(), Str
     }
 }
 
-/// No place has two allocations that are to run, and no deployment is on its way that nothing holds up.
+/// No place has two allocations that are to run, none has one that the job does not have (unless canaries
+/// are to be accepted before a lower count counts), and no deployment is on its way that nothing holds up.
 fn deployed(agent: &Agent, name: &str) -> Result<(), String> {
     let id = JobId::new(name).map_err(|error| error.to_string())?;
     let Some(view) = agent.control.job(&id) else { return Ok(()) };
+    let awaits = |group: &GroupName| {
+        let own = view.deployment.as_ref().filter(|one| one.version == view.record.version);
+        own.and_then(|one| one.groups.get(group)).is_some_and(DeployedGroup::awaits_promotion)
+    };
     let mut places = std::collections::BTreeSet::new();
     for one in agent.control.allocs() {
         let alloc = &one.allocation;
@@ -168,6 +173,10 @@ fn deployed(agent: &Agent, name: &str) -> Result<(), String> {
         let counts = alloc.job.id == id && runs && !one.canary;
         if counts && !places.insert((alloc.group.clone(), alloc.index)) {
             return Err(format!("{} is there twice", alloc.name));
+        }
+        let count = view.record.job.group(&alloc.group).map_or(0, |group| group.count);
+        if counts && alloc.index >= count && !awaits(&alloc.group) {
+            return Err(format!("{} is there, and the job has {count} places", alloc.name));
         }
     }
     let going = view.deployment.as_ref().filter(|one| one.phase.is_active());

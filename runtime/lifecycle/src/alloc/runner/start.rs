@@ -26,6 +26,7 @@ use ostler_model::held_once::HeldOnce;
 use ostler_model::ids::TaskName;
 use ostler_model::job::{Lifecycle, LifecycleHook, TaskGroup};
 use ostler_model::limits::RUNNER_QUEUE_MAX;
+use ostler_model::planted::planted;
 use ostler_model::ports::Adoption;
 use ostler_model::task::{TaskState, TaskStatus, Workload};
 use ostler_model::template::TaskTemplate;
@@ -269,8 +270,9 @@ fn machine(
 ) -> (AllocMachine, Vec<AllocEffect>) {
     let now = config.clock.now();
     let states = members.states.clone();
-    let stop =
-        (config.allocation.desired == DesiredStatus::Stop).then(|| stop_reason(&config.allocation));
+    let stops = config.allocation.desired == DesiredStatus::Stop;
+    let stops = stops && !(restored.is_some() && planted("stop-lost-at-restart"));
+    let stop = stops.then(|| stop_reason(&config.allocation));
     let deployment: Option<Box<str>> = config.allocation.deployment_id().map(Box::from);
     let (mut machine, mut first) = match restored {
         None => {

@@ -15,6 +15,7 @@ use super::end::Next;
 use super::{At, Intent, Rules, State, TaskEffect, TaskMachine};
 use ostler_model::event::TaskEvent;
 use ostler_model::limits::KILL_GRACE;
+use ostler_model::planted::planted;
 use ostler_model::task::TaskStatus;
 
 impl TaskMachine {
@@ -36,6 +37,7 @@ impl TaskMachine {
             return;
         }
         match self.state {
+            State::Delaying if planted("delay-outlives-kill") => return,
             // A dead task gets no event. It is only kept no longer for a restart.
             State::Idle => return self.end(),
             // The run ended by itself: what is recorded of its end stays.
