@@ -7,7 +7,7 @@
 //!                    model: what is to be ─────────► oracle ◄──────────── evidence
 //!                    (pure)                          (pure)
 //! ```
-//! Nothing runs twice, is lost, is left behind or runs again after its end; and what is shown is what
+//! Helpers hang, files beside the state are lost, the clock is set. Nothing runs twice, is lost, is left behind or runs again after its end; and what is shown is what
 //! the tasks wrote. A few histories of a normal run; with `OSTLER_SOAK=1` as many as fit into
 //! `OSTLER_HISTORIES_MINUTES`. `OSTLER_HISTORIES_SEED` plays the history of one seed.
 

@@ -71,7 +71,48 @@ pub enum Action {
         meanwhile: Box<Action>,
         kill: bool,
     },
+    /// Somebody sets the clock by so many seconds.
+    StepClock {
+        seconds: i64,
+    },
+    /// A helper of the agent does not answer any more.
+    Hang {
+        helper: Helper,
+        meanwhile: Option<Box<Action>>,
+    },
+    /// While no agent runs, a file beside the state is lost.
+    LoseFile {
+        file: Beside,
+    },
     Settle,
+}
+
+/// A process that an agent has beside it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Helper {
+    /// WASM tasks live in it.
+    Worker,
+    /// It forks supervisors.
+    Zygote,
+    /// It watches over the task of a place.
+    Supervisor { job: usize, index: u32 },
+}
+
+/// A file beside the state.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Beside {
+    /// Of the worker: by which the next agent finds it.
+    Worker,
+    /// How far the state was, as the directory knows.
+    Commits,
+    /// The id of the node.
+    NodeId,
+    /// By which compiled code is sealed.
+    CodeKey,
+    /// The API's socket.
+    Socket,
+    /// Notes of runs that are not on record yet.
+    Notes,
 }
 
 /// All of a history.
@@ -165,7 +206,7 @@ fn shape(number: usize, kind: u64, dice: &Dice) -> Shape {
 }
 
 fn action(dice: &Dice, jobs: &[Shape], small_disk: bool) -> Action {
-    let upper = if small_disk { 112 } else { 100 };
+    let upper = if small_disk { 130 } else { 118 };
     match dice.below(upper) {
         0..=61 => request(dice, jobs),
         62..=65 => {
@@ -194,6 +235,20 @@ fn action(dice: &Dice, jobs: &[Shape], small_disk: bool) -> Action {
             limit: 40 + dice.small(51),
             meanwhile: dice.chance(50).then(|| Box::new(request(dice, jobs))),
         },
+        100..=105 => Action::StepClock { seconds: dice.of(&[-7_200, -3_600, -600, 600, 1_200]) },
+        106..=111 => {
+            let (job, index) = place(dice, jobs);
+            let supervisor = Helper::Supervisor { job, index };
+            let helper = dice.of(&[Helper::Worker, Helper::Zygote, supervisor]);
+            let meanwhile = dice.chance(70).then(|| Box::new(request(dice, jobs)));
+            Action::Hang { helper, meanwhile }
+        }
+        112..=117 => {
+            let (keys, socket) = (Beside::CodeKey, Beside::Socket);
+            let all =
+                [Beside::Worker, Beside::Commits, Beside::NodeId, keys, socket, Beside::Notes];
+            Action::LoseFile { file: dice.of(&all) }
+        }
         _ => Action::FullDisk { meanwhile: Box::new(request(dice, jobs)), kill: dice.chance(50) },
     }
 }

@@ -2,6 +2,7 @@
 
 mod agents;
 mod faults;
+mod helpers;
 mod looking;
 
 use std::fmt::Write as _;
@@ -37,6 +38,8 @@ pub struct World {
     fresh: bool,
     /// A fault is on: what is placed now may not come to run.
     faulty: bool,
+    /// What the clock is off by, and how far it was set forward in all, in seconds.
+    clock: (i64, i64),
     /// What was done, for people.
     pub story: String,
 }
@@ -57,6 +60,7 @@ impl World {
             agents: 0,
             fresh: true,
             faulty: false,
+            clock: (0, 0),
             story: String::new(),
         }
     }
@@ -181,6 +185,12 @@ impl World {
                 self.kill_supervisor(job, index, agent_down).await
             }
             Action::FewFiles { limit, meanwhile } => self.few_files(limit, meanwhile).await,
+            Action::StepClock { seconds } => {
+                self.step_clock(seconds);
+                Ok(())
+            }
+            Action::Hang { helper, meanwhile } => self.hang(helper, meanwhile).await,
+            Action::LoseFile { file } => self.lose(file).await,
             Action::FullDisk { meanwhile, kill } => self.full_disk(*meanwhile, kill).await,
             request => {
                 self.up().await?;

@@ -51,6 +51,7 @@ impl World {
             }
         };
         agent.env("OSTLER_CONFIG", self.site.beside().join("agent.hcl"));
+        agent.env("OSTLER_TEST_CLOCK", self.site.beside().join("clock"));
         agent.stdout(std::process::Stdio::null()).stderr(log);
         self.agent = Some(agent.spawn().unwrap());
     }

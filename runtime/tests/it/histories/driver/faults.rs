@@ -160,7 +160,7 @@ impl World {
     }
 }
 
-fn parent(pid: u32) -> Option<u32> {
+pub(super) fn parent(pid: u32) -> Option<u32> {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     stat.rsplit(')').next()?.split_whitespace().nth(1)?.parse().ok()
 }
