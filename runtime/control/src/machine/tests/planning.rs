@@ -6,7 +6,7 @@ use proptest::strategy::Just;
 use super::deploying::{parallel, service};
 use super::*;
 use crate::deployments::DeploymentAsk;
-use crate::views::{GroupPlan, Meant, Plan};
+use crate::views::{GroupPlan, JobOptions, Plan};
 use ostler_model::job::JobKind;
 use ostler_model::rollout::{DeploymentPhase, ReschedulePolicy, UpdatePolicy};
 
@@ -19,7 +19,7 @@ impl Play {
             rng: &self.rng,
             port_in_use: &|_| false,
         };
-        self.machine.tables().plan(&world, job, Meant::default())
+        self.machine.tables().plan(&world, job, JobOptions::default())
     }
 
     /// The place of each allocation that failed and is to run.
