@@ -131,10 +131,16 @@ pub(crate) fn not_started(told: Told<'_>, event: &TaskEvent) -> End {
         format!("{}, {again}", artifact(task, message))
     } else if has("was not found") && is(EventKind::DriverFailure) {
         let program = program_of(message).unwrap_or("the program");
-        format!(
-            "bring {program} into local/ of task {task} (an artifact or a template), install it on this node, \
-             or correct config.command, {again}"
-        )
+        // An absolute path is looked for where it says, nowhere else.
+        let bring = match program.starts_with('/') {
+            true => String::new(),
+            false => format!("bring {program} into local/ of task {task} (an artifact or a template), "),
+        };
+        let install = match bring.is_empty() {
+            true => format!("install {program} on this node"),
+            false => "install it on this node".to_owned(),
+        };
+        format!("{bring}{install}, or correct config.command of task {task}, {again}")
     } else if is(EventKind::FailedValidation) {
         format!(
             "correct what it names in task {task}, {again} (`ostler job validate FILE` says all of it)"
