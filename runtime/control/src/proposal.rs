@@ -455,8 +455,8 @@ impl Proposal {
     }
 
     /// Allocations that say nothing of what is there: those on their way out, and those that are over and
-    /// have a successor, or did all that was asked of a service. What a batch job completed is its result, and
-    /// a failure without a successor is one.
+    /// have a successor, did all that was asked of a service, or were canaries, which have no place of their
+    /// own. What a batch job completed is its result, and a failure without a successor is one.
     fn past(&self) -> BTreeSet<AllocId> {
         let filled: BTreeSet<(&GroupName, u32)> = self
             .actions
@@ -469,7 +469,8 @@ impl Proposal {
             })
             .collect();
         let mut newest: BTreeMap<(&GroupName, u32), (u64, AllocId)> = BTreeMap::new();
-        for (alloc, _) in self.allocs.values() {
+        let is_canary = |alloc: &Allocation| self.canaries.contains(&alloc.id);
+        for (alloc, _) in self.allocs.values().filter(|(alloc, _)| !is_canary(alloc)) {
             let age = (alloc.create_index, alloc.id);
             let known = newest.entry((&alloc.group, alloc.index)).or_insert(age);
             *known = (*known).max(age);
@@ -479,7 +480,8 @@ impl Proposal {
             let last = newest.get(&slot).is_some_and(|(_, id)| *id == alloc.id);
             let succeeded = filled.contains(&slot) || !last;
             let did_all = *status == ClientStatus::Complete && alloc.job.kind != JobKind::Batch;
-            alloc.desired == DesiredStatus::Stop || status.terminal() && (succeeded || did_all)
+            let over = succeeded || did_all || is_canary(alloc);
+            alloc.desired == DesiredStatus::Stop || status.terminal() && over
         };
         self.allocs.values().filter(is_past).map(|(alloc, _)| alloc.id).collect()
     }

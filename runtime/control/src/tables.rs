@@ -426,7 +426,11 @@ impl Tables {
         let Some(entry) = self.allocs.get_mut(&id) else { return };
         let as_before = match entry.known_again {
             KnownAgain::No => true,
-            KnownAgain::AsBefore => entry.report == report,
+            KnownAgain::AsBefore => {
+                // Its owner finds again, a moment later, that it is over.
+                let ended = entry.ended_before.is_some() || entry.report.ended == report.ended;
+                ended && AllocReport { ended: report.ended, ..entry.report.clone() } == report
+            }
             KnownAgain::Yes => false,
         };
         entry.report = report;

@@ -155,6 +155,11 @@ impl Play {
         play
     }
 
+    /// The node of another agent, which draws other ids than [`Play::new`].
+    pub(super) fn another() -> Self {
+        Self { rng: Rng::seeded(8), ..Self::new() }
+    }
+
     /// Take an event and everything that follows from it at once.
     pub(super) fn feed(&mut self, event: ControlEvent) {
         let mut events = std::collections::VecDeque::from([event]);

@@ -100,7 +100,7 @@ fn what_an_earlier_agent_left_gets_its_owners_and_what_is_missing_is_placed() {
     let mut found = left(&before);
     found.allocs.retain(|(alloc, _)| ids.contains(&alloc.id));
 
-    let mut play = Play::new();
+    let mut play = Play::another();
     let restore = play.ask(Ask::Restore(Box::new(found)));
     assert!(matches!(play.answers.get(&restore), Some(Answer::Written(Ok(())))));
     assert_eq!(play.owners.len(), 4, "three of before and one new");
@@ -298,7 +298,7 @@ fn an_allocation_whose_device_another_one_has_by_the_records_is_stopped() {
     }
     let (first, second) = (found.allocs[0].0.id, found.allocs[1].0.id);
 
-    let mut play = Play::new();
+    let mut play = Play::another();
     play.ask(Ask::Restore(Box::new(found)));
     let desired = |id| play.machine.tables.alloc(id).unwrap().allocation.desired;
     assert_eq!((desired(first), desired(second)), (DesiredStatus::Run, DesiredStatus::Stop));

@@ -28,7 +28,23 @@ impl Play {
             let alloc = &entry.allocation;
             alloc.desired == DesiredStatus::Run && entry.client_status() == ClientStatus::Failed
         });
+        let canaries = self.canaries();
+        let all = all.filter(|entry| !canaries.contains(&entry.allocation.id));
         all.map(|entry| (entry.allocation.index, entry.allocation.id)).collect()
+    }
+}
+
+impl Play {
+    /// Those that nobody has accepted yet.
+    fn canaries(&self) -> BTreeSet<AllocId> {
+        let tables = self.machine.tables();
+        let waits = |alloc: &Allocation| {
+            let history = tables.history(&alloc.job.id);
+            let of = alloc.deployment.as_ref().filter(|of| of.canary);
+            of.is_some_and(|of| history.awaits_promotion(&of.id, &alloc.group))
+        };
+        let all = tables.allocs().map(|entry| &entry.allocation);
+        all.filter(|alloc| waits(alloc)).map(|alloc| alloc.id).collect()
     }
 }
 
@@ -108,7 +124,8 @@ fn step() -> impl Strategy<Value = Step> {
 
 /// Register it, and compare with what was planned. Those that live on, and the plan.
 fn registered_as_planned(play: &mut Play, job: &Job) -> (Vec<AllocId>, GroupPlan) {
-    let (plan, live, failed) = (play.plan(job), play.live(), play.failed());
+    let (plan, live, failed, canaries) =
+        (play.plan(job), play.live(), play.failed(), play.canaries());
     let counts = only_group(&plan);
     let request = play.register(job);
     let change = play.changed(request).unwrap();
@@ -124,21 +141,27 @@ fn registered_as_planned(play: &mut Play, job: &Job) -> (Vec<AllocId>, GroupPlan
     assert_eq!(counts.stop + counts.destructive, number(stopped.len()), "{counts:?}");
     let gone = |id: &AllocId| stopped.contains(id) || change.updated().contains(id);
     let left: Vec<AllocId> = live.into_iter().filter(|id| !gone(id)).collect();
-    // A failure that nothing is placed for stays as it is.
-    let placed: BTreeSet<u32> = change.placed.iter().map(|alloc| alloc.index).collect();
+    // A failure that nothing is placed for stays as it is; canaries have no place that could be empty.
+    let is_place = |alloc: &Allocation| !alloc.deployment.as_ref().is_some_and(|of| of.canary);
+    let filled = change.placed.iter().filter(|alloc| is_place(alloc));
+    let placed: BTreeSet<u32> = filled.map(|alloc| alloc.index).collect();
     let tables = play.machine.tables();
     let newest = |index: u32, id: AllocId| {
-        let here = tables.allocs().filter(|entry| entry.allocation.index == index);
-        let here = here.filter(|entry| !change.placed.iter().any(|a| a.id == entry.allocation.id));
-        here.max_by_key(|entry| (entry.allocation.create_index, entry.allocation.id))
-            .is_some_and(|entry| entry.allocation.id == id)
+        let here = tables.allocs().map(|entry| &entry.allocation);
+        let here = here.filter(|alloc| alloc.index == index && !canaries.contains(&alloc.id));
+        let here = here.filter(|alloc| !change.placed.iter().any(|placed| placed.id == alloc.id));
+        here.max_by_key(|alloc| (alloc.create_index, alloc.id)).is_some_and(|alloc| alloc.id == id)
     };
     let stays = failed.iter().filter(|(index, id)| {
         let stopped = change.stopped().contains(id);
         !stopped && !placed.contains(index) && newest(*index, *id)
     });
-    let soon: BTreeSet<u32> =
-        change.blocked.iter().filter(|place| place.soon).map(|place| place.index).collect();
+    let soon: BTreeSet<u32> = change
+        .blocked
+        .iter()
+        .filter(|place| place.soon && !place.canary)
+        .map(|place| place.index)
+        .collect();
     let stays = stays.filter(|(index, _)| !soon.contains(index)).count();
     assert_eq!(counts.ignore + counts.later, number(left.len() + stays), "{counts:?}");
     (left, counts)

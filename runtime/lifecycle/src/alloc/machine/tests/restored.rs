@@ -107,9 +107,11 @@ fn what_the_node_is_short_of_is_waited_for_also_where_nothing_runs() {
     assert_eq!(machine.public().client_description, "no directory");
     machine.step(NOW, AllocInput::HooksDone);
     assert_ne!(machine.public().client_description, "no directory");
-    // A new allocation fails: nothing of it is there to be lost.
+    // A new allocation waits likewise, and fails of what is its own: nothing of it is there to be lost.
     let (mut machine, _) = AllocMachine::new(group(None), states(&waits));
     machine.step(NOW, hooks_failed(true));
+    assert!(!machine.ending());
+    machine.step(NOW, hooks_failed(false));
     assert!(machine.ending());
 }
 
