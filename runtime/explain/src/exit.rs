@@ -134,7 +134,9 @@ pub(crate) fn not_started(told: Told<'_>, event: &TaskEvent) -> End {
         // An absolute path is looked for where it says, nowhere else.
         let bring = match program.starts_with('/') {
             true => String::new(),
-            false => format!("bring {program} into local/ of task {task} (an artifact or a template), "),
+            false => {
+                format!("bring {program} into local/ of task {task} (an artifact or a template), ")
+            }
         };
         let install = match bring.is_empty() {
             true => format!("install {program} on this node"),

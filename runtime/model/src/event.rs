@@ -105,6 +105,16 @@ pub struct TaskEvent {
 }
 
 impl TaskEvent {
+    /// The detail of an event that a task of an earlier agent waits with, to be owned again.
+    pub const RESTORED: &str = "restored";
+
+    /// It says only that an agent is back, and owns the task again or waits for that: nothing happened to the
+    /// task.
+    #[must_use]
+    pub fn is_of_restart(&self) -> bool {
+        self.kind == EventKind::Recovered || self.details.contains_key(Self::RESTORED)
+    }
+
     /// An event without details.
     #[must_use]
     pub fn new(kind: EventKind, time: Timestamp, message: impl Into<String>) -> Self {

@@ -7,9 +7,10 @@
 //!                    model: what is to be ─────────► oracle ◄──────────── evidence
 //!                    (pure)                          (pure)
 //! ```
-//! Helpers hang, files beside the state are lost, the clock is set. Nothing runs twice, is lost, is left behind or runs again after its end; and what is shown is what
-//! the tasks wrote. A few histories of a normal run; with `OSTLER_SOAK=1` as many as fit into
-//! `OSTLER_HISTORIES_MINUTES`. `OSTLER_HISTORIES_SEED` plays the history of one seed.
+//! Helpers hang, files beside the state are lost, the clock is set. Nothing runs twice, is lost, is left
+//! behind or runs again after its end; and what is shown is what the tasks wrote. A few histories of a normal
+//! run; with `OSTLER_SOAK=1` as many as fit into `OSTLER_HISTORIES_MINUTES`. `OSTLER_HISTORIES_SEED` plays the
+//! history of one seed.
 
 mod actions;
 mod driver;

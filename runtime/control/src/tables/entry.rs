@@ -23,7 +23,7 @@ pub struct AllocReport {
     pub ended: bool,
     /// The verdict on its health.
     pub verdict: Option<AllocVerdict>,
-    /// The time of the newest thing in it; absent: nothing happened yet.
+    /// The time of the newest thing in it, but that an agent is back; absent: nothing happened yet.
     pub changed_at: Option<Timestamp>,
 }
 
@@ -44,7 +44,8 @@ impl AllocReport {
     pub fn of(state: &AllocState, ended: bool) -> Self {
         let tasks = || state.tasks.values();
         let of_tasks = tasks().flat_map(|task| {
-            let last = task.events.last().map(|event| event.time);
+            let happened = task.events.iter().rev().find(|event| !event.is_of_restart());
+            let last = happened.map(|event| event.time);
             [last, task.started_at, task.finished_at, task.last_restart]
         });
         let of_health = state.health.as_ref().and_then(|status| status.changed_at);

@@ -51,6 +51,12 @@ pub fn waiting_for_driver(now: Timestamp, reason: &str) -> TaskEvent {
         .detail("driver_message", reason)
 }
 
+/// The driver of a task of an earlier agent is not ready; the task runs on and waits to be owned again.
+#[must_use]
+pub fn waiting_for_recovery(now: Timestamp, reason: &str) -> TaskEvent {
+    waiting_for_driver(now, reason).detail(TaskEvent::RESTORED, "true")
+}
+
 /// The node is short of something that the task needs before it starts, or its disk fails; the task waits.
 #[must_use]
 pub fn waiting_for_node(now: Timestamp, reason: &str) -> TaskEvent {

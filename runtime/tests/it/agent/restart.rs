@@ -45,24 +45,44 @@ async fn jobs_run_on_after_a_restart_and_nothing_starts_twice() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_restart_is_no_change_of_an_allocation_that_had_ended() {
+async fn a_restart_is_no_change_of_any_allocation() {
     let served = Served::start().await;
     let ends = service("", "").replace("exec sleep 1000", "exit 0").replace("\"web\"", "\"ends\"");
     let ends = ends.replacen("group", "type = \"batch\"\n group", 1);
     let ended = served.register(&ends).await.placed[0];
     served.until(ended, ClientStatus::Complete).await;
+    let judged_at_once = "update {\n min_healthy_time = \"0s\"\n }";
+    let running = served.register(&service(judged_at_once, "")).await.placed[0];
+    served.until(running, ClientStatus::Running).await;
+    let view = |served: &Served, id| {
+        served.agent.allocs().into_iter().find(|view| view.allocation.id == id).unwrap()
+    };
+    let judged =
+        || view(&served, running).state.health.is_some_and(|health| health.healthy.is_some());
+    eventually("its health is judged", judged).await;
     let changed = |served: &Served| {
-        let seen = served.agent.allocs();
-        let view = seen.iter().find(|view| view.allocation.id == ended).unwrap();
-        (view.modify_time, view.modify_index)
+        [ended, running]
+            .map(|id| view(served, id))
+            .map(|view| (view.modify_time, view.modify_index))
+    };
+    let owned_again = async |served: &Served| {
+        served.until(ended, ClientStatus::Complete).await;
+        let recovered = || {
+            let state = view(served, running).state;
+            let last = state.tasks.values().next().unwrap().events.last().unwrap().kind;
+            last == EventKind::Recovered
+        };
+        eventually("it is owned again", recovered).await;
     };
     let before = changed(&served);
     let served = served.restart().await;
-    served.until(ended, ClientStatus::Complete).await;
+    owned_again(&served).await;
     let after = changed(&served);
-    assert!(before.0 == after.0 && after.1 <= before.1, "{before:?} {after:?}");
+    for (before, after) in before.iter().zip(&after) {
+        assert!(before.0 == after.0 && after.1 <= before.1, "{before:?} {after:?}");
+    }
     let served = served.restart().await;
-    served.until(ended, ClientStatus::Complete).await;
+    owned_again(&served).await;
     assert_eq!(changed(&served), after);
     served.end().await;
 }

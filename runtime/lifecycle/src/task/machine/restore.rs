@@ -208,7 +208,7 @@ impl TaskMachine {
         if held {
             self.runs_on(at);
         }
-        let pause = self.refused(at, reason, events::waiting_for_driver);
+        let pause = self.refused(at, reason, events::waiting_for_recovery);
         if self.intent.is_some_and(Intent::kills) {
             self.stop_unrecovered(at);
         } else {
