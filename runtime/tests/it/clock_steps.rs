@@ -62,9 +62,10 @@ async fn goes_on(agent: &AgentProcess, name: &str) {
 
 async fn deployed(agent: &AgentProcess, version: u64) {
     until(&format!("version {version} is deployed"), async || {
-        let status = agent.json(&["job", "status", "--json", "web"]).await;
-        let newest = &status["deployment"];
-        newest["JobVersion"] == version && newest["Status"] == "successful"
+        let all = agent.json(&["deployment", "list", "--json"]).await;
+        let is =
+            |one: &serde_json::Value| one["JobVersion"] == version && one["Status"] == "successful";
+        all.as_array().unwrap().iter().any(is)
     })
     .await;
 }

@@ -118,7 +118,10 @@ async fn canaries_run_beside_the_old_ones_until_somebody_promotes_them() {
     agent.run(&service(2, "one", "canary = 1", IDLE)).await.said(0, &[]);
     until_is(&agent, 0, "successful").await;
     let ran = agent.run(&service(2, "two", "canary = 1", IDLE)).await;
-    ran.said(0, &["the canaries of job web are healthy; `ostler job promote web`"]);
+    ran.said(
+        0,
+        &["the canaries of job web are healthy and the deployment waits: `ostler job promote web`"],
+    );
     assert_eq!((running(&agent, 0).await, running(&agent, 1).await), (2, 1));
     let one = newest(&agent).await;
     assert_eq!(one["StatusDescription"], "Deployment is running but requires manual promotion");

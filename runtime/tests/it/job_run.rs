@@ -1,6 +1,7 @@
 //! What `ostler job run` says at its end, and what it did: also of jobs that end, and of those that are there already.
 
 use crate::support::agent_process::AgentProcess;
+use crate::support::binary::ostler;
 use crate::support::jobs::{AT_ONCE, STAYS_FAILED, shell, with_guests};
 
 /// A job of this type, whose one task is this script and fails for good.
@@ -109,16 +110,23 @@ async fn only_what_is_named_whole_is_changed() {
         &["job", "revert", "prod", "0"],
         &["job", "promote", "prod"],
         &["job", "scale", "prod", "3"],
-        &["alloc", "exec", "--job", "prod", "true"],
     ] {
         let asked = agent.ask(args).await;
         asked.said(4, &["prod is only the beginning of job production-db", "nothing was done"]);
     }
+    // What follows the task is its command.
+    let data = agent.data.path().to_str().unwrap();
+    let exec = async |task: &[&str]| {
+        ostler([&["alloc", "exec", "--data-dir", data][..], task, &["true"]].concat()).await
+    };
+    let asked = exec(&["--job", "prod"]).await;
+    asked.said(4, &["prod is only the beginning of job production-db", "nothing was done"]);
+    let asked = exec(&[&alloc[..4]]).await;
+    asked.said(4, &["is only the beginning of allocation", "nothing was done"]);
     for args in [
         &["alloc", "stop", &alloc[..4]][..],
         &["alloc", "restart", &alloc[..4]],
         &["alloc", "signal", "-s", "TERM", &alloc[..4]],
-        &["alloc", "exec", &alloc[..4], "true"],
         &["gc", &alloc[..4]],
     ] {
         agent.ask(args).await.said(4, &["is only the beginning of allocation", "nothing was done"]);

@@ -70,7 +70,8 @@ async fn a_job_of_a_jobs_directory_that_the_agent_no_longer_has_can_be_stopped()
 async fn copy(from: &Path, to: &Path) {
     let mut copy = crate::support::binary::unconfigured("cp");
     copy.arg("-a").arg(from.join(".")).arg(to);
-    assert!(copy.status().await.unwrap().success());
+    let done = copy.output().await.unwrap();
+    assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
 }
 
 #[tokio::test]

@@ -12,7 +12,7 @@ use tokio::net::TcpStream;
 use crate::support::agent_process::{AgentProcess, Home};
 use crate::support::jobs::{isolated_shell, shell, wasm, with_guests};
 use crate::support::needs::{Need, skipped};
-use crate::support::system::eventually;
+use crate::support::system::{eventually, until};
 use crate::support::{KEEPS, PATIENCE};
 
 /// A bridge of a test alone, with addresses that no other has; it is removed with this.
@@ -318,6 +318,16 @@ async fn a_network_of_the_operators_own_is_made_by_its_cni_configuration() {
     let _gone = std::fs::remove_dir_all("/var/lib/cni/networks/mine");
 }
 
+/// The first allocation of a job that fails.
+async fn failed(agent: &AgentProcess, text: &str, job: &str) -> String {
+    agent.submit(text).await.said(0, &[]);
+    until("it failed", async || {
+        agent.allocs(job).await.first().is_some_and(|alloc| alloc["ClientStatus"] == "failed")
+    })
+    .await;
+    agent.allocs(job).await[0]["ID"].as_str().unwrap().to_owned()
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn names_are_resolved_as_the_group_says_where_the_driver_can() {
     let Some(bridge) = Bridge::new() else { return };
@@ -333,9 +343,7 @@ async fn names_are_resolved_as_the_group_says_where_the_driver_can() {
         std::fs::read_to_string(&log).is_ok_and(|text| text == expected)
     })
     .await;
-    let bare = agent.run(&service("bare", dns, &shell("t", "true", ""))).await;
-    assert_ne!(bare.code, Some(0), "{bare:#?}");
-    let id = agent.allocs("bare").await[0]["ID"].as_str().unwrap().to_owned();
+    let id = failed(&agent, &service("bare", dns, &shell("t", "true", "")), "bare").await;
     let told = shown(&agent, &id).await.to_string();
     assert!(told.contains("driver raw_exec shows its tasks no /etc/resolv.conf"), "{told}");
 }
@@ -360,9 +368,7 @@ async fn native_tasks_see_the_name_of_the_host_that_their_group_says() {
     }
     assert_eq!(rustix::system::uname().nodename(), &*before, "the node's own stays");
     let wrong = network.replace(".example", "_x");
-    let refused = agent.run(&service("wrong", &wrong, &shell("t", "true", ""))).await;
-    assert_ne!(refused.code, Some(0), "{refused:#?}");
-    let id = agent.allocs("wrong").await[0]["ID"].as_str().unwrap().to_owned();
+    let id = failed(&agent, &service("wrong", &wrong, &shell("t", "true", "")), "wrong").await;
     let told = shown(&agent, &id).await.to_string();
     assert!(told.contains("is no name of a host"), "{told}");
 }

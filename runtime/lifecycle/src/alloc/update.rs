@@ -14,7 +14,7 @@
 
 use std::sync::Arc;
 
-use ostler_model::alloc::Allocation;
+use ostler_model::alloc::{AllocDeployment, Allocation};
 use ostler_model::held_once::HeldOnce;
 use ostler_model::job::{Job, LogConfig, Task, TaskGroup};
 
@@ -41,8 +41,10 @@ pub fn in_place(old: &Allocation, new: &Allocation) -> Option<Allocation> {
         modify_index: new.modify_index,
         job_version: new.job_version,
         deployment: match (&old.deployment, &new.deployment) {
-            // The same one: its deadlines count from where they did.
-            (Some(old), Some(new)) if old.id == new.id => Some(old.clone()),
+            // The same one: its deadlines count from where they did. A canary may have been accepted.
+            (Some(old), Some(new)) if old.id == new.id => {
+                Some(AllocDeployment { since: old.since, ..new.clone() })
+            }
             (_, new) => new.clone(),
         },
         ..old.clone()

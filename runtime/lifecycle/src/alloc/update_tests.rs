@@ -6,6 +6,7 @@ use super::*;
 use ostler_model::alloc::DesiredStatus;
 use ostler_model::job::{JobKind, LifecycleHook, RestartMode, RestartPolicy};
 use ostler_model::rng::Rng;
+use ostler_model::time::Timestamp;
 use ostler_testing::fixtures;
 
 fn allocation() -> Allocation {
@@ -47,6 +48,19 @@ fn what_may_change_in_place_does() {
     });
     let new = Allocation { desired: DesiredStatus::Stop, job_version: 4, ..new };
     assert_eq!(in_place(&allocation(), &new).unwrap(), new);
+}
+
+#[test]
+fn an_accepted_canary_is_none_any_more_and_its_deadlines_stay() {
+    let of = |id: &str, since, canary| {
+        let since = Timestamp::from_nanos(since);
+        Some(AllocDeployment { id: id.into(), since, canary })
+    };
+    let old = Allocation { deployment: of("a", 1, true), ..allocation() };
+    let accepted = Allocation { deployment: of("a", 2, false), ..changed(|_| {}) };
+    assert_eq!(in_place(&old, &accepted).unwrap().deployment, of("a", 1, false));
+    let another = Allocation { deployment: of("b", 2, false), ..changed(|_| {}) };
+    assert_eq!(in_place(&old, &another).unwrap().deployment, of("b", 2, false));
 }
 
 #[test]

@@ -66,8 +66,14 @@ impl Watch {
         let last = |alloc: &&&Alloc| {
             alloc.client_status == ClientStatus::Failed && self.last.contains(&*alloc.task_group)
         };
-        if let Some(failed) = wanted.iter().find(last).filter(|_| !pending && !reverts) {
-            return Verdict::Failed(Some(failed.id));
+        if !pending && !reverts {
+            if let Some(failed) = wanted.iter().find(last) {
+                return Verdict::Failed(Some(failed.id));
+            }
+            // Collected, which nothing is that gets a successor.
+            if looked.job.facts.places.failed > 0 {
+                return Verdict::Failed(None);
+            }
         }
         let unsaid = |alloc: &&&Alloc| {
             alloc.client_status == ClientStatus::Running

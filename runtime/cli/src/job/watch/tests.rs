@@ -380,3 +380,15 @@ fn a_deployment_of_which_the_rest_does_not_fit_waits() {
     assert_eq!(verdict(&[judged(A, "running", None)]), Verdict::Going);
     assert_eq!(verdict(&[judged(A, "running", Some(true))]), Verdict::Waits);
 }
+
+#[test]
+fn a_deployment_of_which_something_failed_for_good_and_was_collected_is_over() {
+    let mut job = job(3, 2);
+    let all = [deployment("running", json!({ "DesiredTotal": 2 }))];
+    let verdict =
+        |job: &Job, allocs: &[Value]| look_at(&mut watch(&[]), job, allocs, &all, SETTLE).1;
+    assert_eq!(verdict(&job, &[]), Verdict::Going);
+    job.facts.places.failed = 2;
+    assert_eq!(verdict(&job, &[]), Verdict::Failed(None));
+    assert_eq!(verdict(&job, &[alloc(A, "pending", &[])]), Verdict::Going, "another comes");
+}
