@@ -45,6 +45,12 @@ pub enum UnmetReason {
     /// Both sides have values and the relation is not true of them.
     #[error("it is not true")]
     False,
+    /// It would be true of the version if that were no pre-release.
+    #[error(
+        "what follows its \"-\" makes it a pre-release, and operator version takes none for later or earlier; \
+         operator semver does, of versions with three parts (\">= 5.10.0\")"
+    )]
+    PreRelease,
     /// A side has no value on this node.
     #[error("it has no value")]
     Unset,
@@ -83,6 +89,7 @@ impl fmt::Display for Unmet {
         }
         match &self.why {
             UnmetReason::False | UnmetReason::Unset => Ok(()),
+            why @ UnmetReason::PreRelease => write!(f, "; {why}"),
             why => write!(f, "{joint}{why}"),
         }
     }
@@ -203,7 +210,13 @@ fn relation(
     };
     let (left_text, right_text) = (left.value.to_string(), right.value.to_string());
     match operator {
-        Operator::Version => Ok(version::satisfies(&left_text, &right_text, Style::Lenient)?),
+        Operator::Version => {
+            let holds = version::satisfies(&left_text, &right_text, Style::Lenient)?;
+            match !holds && version::fails_as_pre_release(&left_text, &right_text) {
+                true => Err(UnmetReason::PreRelease),
+                false => Ok(holds),
+            }
+        }
         Operator::Semver => Ok(version::satisfies(&left_text, &right_text, Style::Strict)?),
         Operator::Regexp => regexp(&left_text, &right_text),
         Operator::SetContainsAll | Operator::SetContainsAny => {

@@ -131,6 +131,30 @@ fn the_message_names_both_values() {
     assert!(unmet.to_string().ends_with("check kinds and units"), "{unmet}");
 }
 
+#[test]
+fn a_version_that_is_left_out_as_a_pre_release_is_said_to_be_one() {
+    let said = |release: &str, operator, wanted: &str| {
+        let resolve = |_: &str| Some(Attribute::from(release));
+        let rule = Constraint { left: "${v}".into(), operator, right: wanted.into() };
+        evaluate(&rule, &resolve).map_err(|unmet| unmet.to_string())
+    };
+    use Operator::{Semver, Version};
+    let text = said("6.18.44-fc", Version, ">= 5.10").unwrap_err();
+    assert!(text.starts_with("${v} version >= 5.10 is false: ${v} is 6.18.44-fc; "), "{text}");
+    assert!(text.contains("operator semver"), "{text}");
+    assert_eq!(said("6.18.44-fc", Semver, ">= 5.10.0"), Ok(()), "what is said to hold does");
+    for (release, wanted) in [
+        ("6.18.44-fc", ">= 7"),
+        ("6.18.44-fc", "~> 6.18"),
+        ("6.18.44-fc", ">= 5, = 6.18.44"),
+        ("6.18-rc2", ">= 5"),
+        ("6.18.44", ">= 7"),
+    ] {
+        let text = said(release, Version, wanted).unwrap_err();
+        assert!(!text.contains("semver"), "{release} {wanted}: {text}");
+    }
+}
+
 fn value() -> impl Strategy<Value = Attribute> {
     prop_oneof![
         any::<i64>().prop_map(Attribute::from),

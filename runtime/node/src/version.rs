@@ -64,6 +64,29 @@ pub fn satisfies(version: &str, requirement: &str, style: Style) -> Result<bool,
     Ok(all)
 }
 
+/// Is it only for being a pre-release that a version does not meet a requirement of the operator `version`, and would
+/// `semver` take it?
+#[must_use]
+pub fn fails_as_pre_release(version: &str, requirement: &str) -> bool {
+    let (Some(actual), Some(_)) =
+        (Version::parse(version, Style::Lenient), Version::parse(version, Style::Strict))
+    else {
+        return false;
+    };
+    let mut refused = false;
+    for part in requirement.split(',').take(REQUIREMENTS_MAX) {
+        let (relation, wanted) = split_relation(part.trim(), Style::Lenient);
+        let Some(wanted) = Version::parse(wanted, Style::Lenient) else { return false };
+        if matches!(relation, Relation::Pessimistic)
+            || !holds(&actual, relation, &wanted, Style::Strict)
+        {
+            return false;
+        }
+        refused |= !holds(&actual, relation, &wanted, Style::Lenient);
+    }
+    refused
+}
+
 fn shorten(text: &str) -> String {
     text.chars().take(64).collect()
 }
