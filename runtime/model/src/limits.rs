@@ -595,6 +595,8 @@ pub const AGENT_LOG_KEPT_MAX: usize = 512;
 pub const CLIENT_FRAME_BYTES_MAX: usize = MIB as usize;
 /// Longest silence in a stream; the agent gives a sign of life every [`API_HEARTBEAT`].
 pub const CLIENT_SILENCE_MAX: Duration = Duration::from_secs(30);
+/// Longest silence of a command that waits for a restart: then it says what that waits for.
+pub const CLIENT_QUIET_WALL_MAX: Duration = Duration::from_secs(5);
 /// Longest that a command waits to see a restart it asked for: a `kill_timeout` and a
 /// `shutdown_delay` of some length, and a start of [`START_WALL_MAX`].
 pub const CLIENT_RESTART_WALL_MAX: Duration = Duration::from_secs(5 * 60);

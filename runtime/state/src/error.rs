@@ -61,7 +61,7 @@ pub enum BackendError {
         source: Box<redb::Error>,
     },
     /// The storage engine gave up by a panic; contained to this call.
-    #[error("the storage engine panicked: {message}")]
+    #[error("the storage engine came upon something that no whole file has{}", in_words(.message))]
     Panicked {
         /// The panic's text.
         message: String,
@@ -72,6 +72,16 @@ pub enum BackendError {
         /// Number of the commit, from 1.
         commit: u64,
     },
+}
+
+/// What a panic says beyond that it is one, in parentheses.
+fn in_words(message: &str) -> String {
+    // The words of the language for what its programmers hold to be impossible.
+    let own = message.strip_prefix("internal error: entered unreachable code");
+    match own.unwrap_or(message).trim_start_matches(": ") {
+        "" => String::new(),
+        text => format!(" ({text})"),
+    }
 }
 
 /// The disk or the quota is full.
@@ -307,7 +317,9 @@ impl StateError {
     pub fn opening(path: PathBuf, error: BackendError) -> Self {
         match error {
             BackendError::Damaged { detail } => Self::Damaged { path, detail },
-            BackendError::Panicked { message } => Self::Damaged { path, detail: message },
+            panic @ BackendError::Panicked { .. } => {
+                Self::Damaged { path, detail: panic.to_string() }
+            }
             BackendError::InUse => Self::InUse { path },
             BackendError::DiskFull { source } => Self::DiskFull { path, source },
             BackendError::Backup { backup, from, source } => {

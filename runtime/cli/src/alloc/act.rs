@@ -11,7 +11,7 @@ use super::super::terminal::{Terminal, one_line};
 use super::restarted::{Progress, RestartWatch};
 use ostler_api::client::ApiClient;
 use ostler_model::clock;
-use ostler_model::limits::CLIENT_RESTART_WALL_MAX;
+use ostler_model::limits::{CLIENT_QUIET_WALL_MAX, CLIENT_RESTART_WALL_MAX};
 use ostler_model::signal::full_name;
 use ostler_wire::{Alloc, Done, RestartRequest, SignalRequest, Stopped};
 
@@ -107,7 +107,14 @@ pub(super) async fn restart(args: &AllocRestartArgs, terminal: &Terminal) -> Res
     let path = format!("/v1/allocation/{}", alloc.id);
     let seen = async {
         let waited = seen(&client, &path, &asked);
-        clock::timeout(CLIENT_RESTART_WALL_MAX, waited).await.unwrap_or(Ok(Progress::Going))
+        tokio::pin!(waited);
+        if let Some(seen) = clock::timeout(CLIENT_QUIET_WALL_MAX, &mut waited).await {
+            return seen;
+        }
+        let now: Alloc = client.get(&path).await?;
+        say(&format!("still waiting: {}", asked.waits_for(&now)));
+        let rest = CLIENT_RESTART_WALL_MAX.saturating_sub(CLIENT_QUIET_WALL_MAX);
+        clock::timeout(rest, waited).await.unwrap_or(Ok(Progress::Going))
     };
     match until_interrupted(&hint, seen).await? {
         Progress::Restarted => {

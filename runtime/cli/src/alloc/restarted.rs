@@ -9,6 +9,7 @@
 
 use std::collections::BTreeMap;
 
+use super::super::terminal::one_line;
 use ostler_model::task::TaskStatus;
 use ostler_wire::Alloc;
 
@@ -54,6 +55,20 @@ impl RestartWatch {
             Progress::Going
         }
     }
+
+    /// What the tasks do that did not start anew yet: the last that is on record of each.
+    pub(super) fn waits_for(&self, now: &Alloc) -> String {
+        let late = now.task_states.iter().filter(|(name, state)| {
+            self.0.get(&***name).is_some_and(|before| {
+                state.restarts <= *before || state.state == TaskStatus::Pending
+            })
+        });
+        let said = late.map(|(name, state)| {
+            let last = state.events.last().map_or("", |event| event.display_message.trim());
+            one_line(&format!("task {name} is {} (last: {last})", state.state))
+        });
+        said.collect::<Vec<_>>().join("; ")
+    }
 }
 
 #[cfg(test)]
@@ -97,6 +112,14 @@ mod tests {
         assert_eq!(asked.look(&alloc("pending", &[("a", "pending", 1)])), Progress::Going);
         assert_eq!(asked.look(&alloc("failed", &[("a", "dead", 0)])), Progress::Ended);
         assert_eq!(asked.look(&alloc("complete", &[("a", "dead", 1)])), Progress::Restarted);
+    }
+
+    #[test]
+    fn of_those_that_are_late_the_last_that_happened_is_told() {
+        let running = alloc("running", &[("a", "running", 0), ("b", "running", 0)]);
+        let asked = RestartWatch::of(&running, None, false);
+        let told = asked.waits_for(&alloc("running", &[("a", "running", 1), ("b", "pending", 1)]));
+        assert_eq!(told, "task b is pending (last: )");
     }
 
     #[test]

@@ -258,7 +258,8 @@ impl Machine {
         };
         let garbage = self.tables.garbage().into_iter().map(|candidate| candidate.id);
         let ids: Vec<AllocId> = garbage.filter(|id| only.is_none_or(|only| only == *id)).collect();
-        if let (Some(alloc), true) = (only, ids.is_empty()) {
+        let unrecorded = self.tables.unrecorded_ends(only);
+        if let (Some(alloc), true) = (only, ids.is_empty() && unrecorded.is_empty()) {
             self.collects.retain(|collect| collect.request != request);
             let status = self.tables.alloc(alloc).map(|entry| entry.client_status());
             let status = status.unwrap_or_default();
@@ -275,6 +276,8 @@ impl Machine {
         if let Some(collect) = self.collects.iter_mut().find(|c| c.request == request) {
             let why = "its removal takes long and has not ended yet";
             collect.done.failed.extend(slow.into_iter().map(|id| (id, why.to_owned())));
+            let why = "it has ended, and that is not on record yet; the agent's log says why, a full disk perhaps";
+            collect.done.failed.extend(unrecorded.into_iter().map(|id| (id, why.to_owned())));
             collect.left = Some(ids.iter().copied().collect());
         }
         for id in ids {

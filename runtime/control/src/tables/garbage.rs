@@ -94,4 +94,11 @@ impl Tables {
             None => self.allocs.values().any(ending),
         }
     }
+
+    /// Allocations whose tasks have ended for good, and that are not over: it is not on record yet.
+    pub(crate) fn unrecorded_ends(&self, only: Option<AllocId>) -> Vec<AllocId> {
+        let terminal = |entry: &AllocEntry| !entry.ended && entry.client_status().terminal();
+        let all = self.allocs.iter().filter(|(id, _)| only.is_none_or(|only| only == **id));
+        all.filter(|(_, entry)| terminal(entry)).map(|(id, _)| *id).collect()
+    }
 }

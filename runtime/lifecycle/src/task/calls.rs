@@ -314,7 +314,11 @@ pub(super) fn is_polled(run: &Run) -> bool {
 pub async fn stop(scope: &TaskScope, run: &Run, timeout: Duration) -> Result<EndRequest, String> {
     let signal = scope.task.kill_signal.clone();
     let Some((driver, context, handle)) = call_parts(run) else {
-        let workload = run.workload().ok_or("no driver and handle to stop by")?;
+        let Some(workload) = run.workload() else {
+            // Nothing of it is known that a signal could be sent to.
+            scope.workloads.kill_run(&run.id);
+            return Ok(EndRequest::Taken);
+        };
         let signal = signal.as_deref().unwrap_or(KILL_SIGNAL_DEFAULT);
         return scope.workloads.signal(&run.id, &workload, signal).map(|()| EndRequest::Taken);
     };
@@ -325,13 +329,19 @@ pub async fn stop(scope: &TaskScope, run: &Run, timeout: Duration) -> Result<End
     }
 }
 
-/// Ask the driver to kill the task. Of a polled one, success is its end.
+/// Ask the driver to kill the task, or, while it cannot be asked, kill what the host has of it. Of a polled one,
+/// success is its end.
 ///
 /// # Errors
 /// The text for the event.
 pub async fn kill(scope: &TaskScope, run: &Run) -> Result<EndRequest, String> {
     let Some((driver, context, handle)) = call_parts(run) else {
-        return Err("no driver and handle to kill by".to_owned());
+        if is_polled(run) {
+            let driver = &scope.task.driver;
+            return Err(format!("driver {driver} is not there now, and only it can end the task"));
+        }
+        scope.workloads.kill_run(&run.id);
+        return Ok(EndRequest::Taken);
     };
     let call = driver.kill(Arc::clone(&context), handle);
     match bounded(scope, (&*driver, &*context), "kill", call).await {

@@ -153,6 +153,20 @@ fn what_runs_is_not_collected_and_what_is_about_to_end_gets_a_moment() {
 }
 
 #[test]
+fn what_has_ended_without_a_record_of_it_is_not_passed_over_in_silence() {
+    let mut play = Play::new();
+    play.register(&job("web", 1));
+    let id = play.live()[0];
+    play.report(id, ClientStatus::Failed, false);
+    let (all, one) = (play.ask(Ask::Collect(None)), play.ask(Ask::Collect(Some(id))));
+    play.pass(6 * SECOND);
+    let done = collected(&mut play, all).unwrap();
+    let [(stays, why)] = done.failed.as_slice() else { panic!("{done:?}") };
+    assert!(done.allocs.is_empty() && *stays == id && why.contains("not on record"), "{done:?}");
+    assert!(matches!(collected(&mut play, one), Err(AllocError::Stays { .. })));
+}
+
+#[test]
 fn the_end_of_each_allocation_of_a_purged_job_starts_the_removal_of_that_one_alone() {
     let mut play = Play::new();
     play.slow_removals = true;

@@ -70,7 +70,8 @@ pub enum AllocDirError {
 pub(in super::super) fn hint(source: &io::Error) -> String {
     let step = match source.kind() {
         io::ErrorKind::ReadOnlyFilesystem => {
-            "the file system is read-only; choose another data directory"
+            "the file system there is read-only; mount it so that it can be written, or look in the kernel's log \
+             why it is"
         }
         io::ErrorKind::StorageFull => "the disk is full; free some space and try again",
         io::ErrorKind::QuotaExceeded => "the disk quota is used up; free some space and try again",

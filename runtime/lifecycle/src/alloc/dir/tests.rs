@@ -151,7 +151,7 @@ fn destroy_leaves_what_planted_links_point_at() {
 #[test]
 fn a_read_only_and_a_full_disk_are_named_with_the_path_and_the_next_step() {
     for (kind, text) in [
-        (io::ErrorKind::ReadOnlyFilesystem, "choose another data directory"),
+        (io::ErrorKind::ReadOnlyFilesystem, "mount it so that it can be written"),
         (io::ErrorKind::StorageFull, "free some space"),
     ] {
         let error = io_error("create", Path::new("/data/x"))(kind.into()).to_string();
