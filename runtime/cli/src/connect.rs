@@ -17,6 +17,7 @@ use super::args::client::AddressArgs;
 use super::args::device::AgentSource;
 use super::credentials;
 use super::exit::Exit;
+use super::failure::Failure;
 use super::input::InputError;
 use super::interrupt::Interrupts;
 use super::output;
@@ -98,18 +99,22 @@ impl From<AddressError> for Stop {
 
 /// How a command ended; says why when it did not end well.
 pub(super) fn ended(result: Result<Exit, Stop>, terminal: &Terminal) -> Exit {
-    let (message, exit) = match result {
-        Ok(exit) | Err(Stop::Exit(exit)) => return exit,
-        Err(Stop::Input(error)) => {
-            output::input_error(terminal, &error);
-            return Exit::Input;
-        }
-        Err(Stop::Client(error)) => (error.to_string(), Exit::from(&error)),
-        Err(Stop::Wrong(message)) => (message, Exit::Input),
-        Err(Stop::Cannot(message)) => (message, Exit::Agent),
-        Err(Stop::Failed(message, exit)) => (message, exit),
+    let stop = match result {
+        Ok(exit) => return exit,
+        Err(stop) => stop,
     };
-    output::error(terminal, &message);
+    let exit = match &stop {
+        Stop::Exit(exit) => return *exit,
+        Stop::Input(_) | Stop::Wrong(_) => Exit::Input,
+        Stop::Client(error) => Exit::from(error),
+        Stop::Cannot(_) => Exit::Agent,
+        Stop::Failed(_, exit) => *exit,
+    };
+    match &stop {
+        _ if terminal.json => output::failure(&Failure::of_stop(&stop, exit)),
+        Stop::Input(error) => output::input_error(terminal, error),
+        other => output::error(terminal, &other.to_string()),
+    }
     exit
 }
 

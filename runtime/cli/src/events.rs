@@ -52,10 +52,7 @@ pub(super) async fn events(args: &EventsArgs, terminal: &Terminal) -> Result<Exi
     }
     let path = format!("{path}&follow=true&after={position}");
     let work = follow(&client, &path, args, terminal);
-    match connect::until_interrupted("nothing else is followed", work).await {
-        Err(Stop::Exit(Exit::Signal(2))) => Ok(Exit::Success),
-        other => other,
-    }
+    connect::until_interrupted("what happens is noted all the same", work).await
 }
 
 fn path(args: &EventsArgs, client: &ApiClient, now: Timestamp) -> String {
@@ -174,10 +171,7 @@ pub(super) async fn monitor(args: &MonitorArgs, terminal: &Terminal) -> Result<E
         output::say("the agent ended");
         Ok(Exit::Success)
     };
-    match connect::until_interrupted("the agent runs on", work).await {
-        Err(Stop::Exit(Exit::Signal(2))) => Ok(Exit::Success),
-        other => other,
-    }
+    connect::until_interrupted("the agent runs on", work).await
 }
 
 fn print(line: &[u8], terminal: &Terminal) -> Result<(), Exit> {

@@ -30,6 +30,7 @@ mod device;
 mod events;
 mod exit;
 mod explain;
+mod failure;
 mod follow;
 mod human;
 mod input;
@@ -82,11 +83,12 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
-use clap::Parser as _;
+use clap::{CommandFactory as _, FromArgMatches as _};
 
 use args::{Cli, Command, NodeCommand, PluginCommand};
 use connect::Stop;
 pub use exit::Exit;
+use failure::Failure;
 use terminal::Terminal;
 
 /// How long threads that still block may hold up the end of the program.
@@ -95,6 +97,8 @@ const RUNTIME_END_WAIT: Duration = Duration::from_secs(1);
 const COMPILE_CHILD: &str = "__compile";
 /// First argument of the process that starts native tasks, which is this program too.
 const SUPERVISE: &str = "__supervise";
+/// The option of every command that prints JSON.
+const JSON: &str = "json";
 
 /// Run the program. `args` begin with the program's own name.
 pub fn main(args: impl IntoIterator<Item = OsString>) -> ExitCode {
@@ -115,15 +119,11 @@ pub fn main(args: impl IntoIterator<Item = OsString>) -> ExitCode {
     complete::answer_shell();
     let args = nomad_plugin::by_name(&args).unwrap_or(args);
     let args = with_two_dashes(args);
-    let cli = match Cli::try_parse_from(args) {
-        Ok(cli) => cli,
-        Err(error) => {
-            // Help and version come this way too. A closed terminal is no reason to fail.
-            let _closed = error.print();
-            return ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(1));
-        }
+    let (cli, json) = match read(&args) {
+        Ok(read) => read,
+        Err(error) => return not_read(&error, &args),
     };
-    let terminal = Terminal::detect();
+    let terminal = Terminal { json, ..Terminal::detect() };
     let _log = match &cli.command {
         Command::NomadPlugin(_) => logging::start_for_nomad(log_level(&cli), &terminal),
         _ => logging::start(log_level(&cli), &terminal),
@@ -138,6 +138,34 @@ pub fn main(args: impl IntoIterator<Item = OsString>) -> ExitCode {
     let exit = runtime.block_on(dispatch(cli, terminal));
     runtime.shutdown_timeout(RUNTIME_END_WAIT);
     exit.into()
+}
+
+/// The arguments, and whether they ask for JSON.
+fn read(args: &[OsString]) -> Result<(Cli, bool), clap::Error> {
+    let matches = Cli::command().try_get_matches_from(args)?;
+    let mut last = &matches;
+    while let Some((_, of)) = last.subcommand() {
+        last = of;
+    }
+    let json = last.try_get_one::<bool>(JSON).ok().flatten().is_some_and(|json| *json);
+    Ok((Cli::from_arg_matches(&matches)?, json))
+}
+
+/// Arguments that cannot be read, or that ask for help or the version.
+fn not_read(error: &clap::Error, args: &[OsString]) -> ExitCode {
+    let code = u8::try_from(error.exit_code()).unwrap_or(1);
+    let asked = args.iter().take_while(|arg| *arg != "--");
+    let json = asked.into_iter().any(|arg| arg.to_str() == Some("--json"));
+    if json && code != 0 {
+        let text = error.render().to_string();
+        let text = text.trim().strip_prefix("error: ").unwrap_or(text.trim()).to_owned();
+        let failure = Failure { exit_code: Some(code), ..Failure::new(&text) };
+        output::failure(&failure);
+    } else {
+        // A closed terminal is no reason to fail.
+        let _closed = error.print();
+    }
+    ExitCode::from(code)
 }
 
 /// `-var`, `-var-file` and `-yes` are what people type who know Nomad; here options of more than a letter have

@@ -5,6 +5,7 @@ use std::io::{self, Write as _};
 use serde::Serialize;
 
 use super::exit::Exit;
+use super::failure::Failure;
 use super::input::{InputError, JobInput};
 pub(super) use super::table::table;
 use super::terminal::{Terminal, one_line, paint, plain, unturned};
@@ -87,27 +88,54 @@ pub(super) fn draw(text: &str) {
     let _closed = write!(stderr, "\r{}\x1b[K", plain(text)).and_then(|()| stderr.flush());
 }
 
+/// Say that something failed, to a program: one object in one line.
+pub(super) fn failure(failure: &Failure<'_>) {
+    say_json(failure);
+}
+
+fn say_json<T: Serialize>(value: &T) {
+    // What cannot be made JSON has no such values.
+    let text = serde_json::to_string(value).unwrap_or_default();
+    say(&visible_json(text));
+}
+
 /// Say that something failed.
 pub(super) fn error(terminal: &Terminal, message: &str) {
+    if terminal.json {
+        return failure(&Failure::new(message));
+    }
     say(&format!("{} {}", paint("error:", RED, terminal.stderr_colours()), plain(message)));
 }
 
 /// Say that something is not as it should be.
 pub(super) fn warning(terminal: &Terminal, message: &str) {
+    if terminal.json {
+        return say_json(&serde_json::json!({ "warning": message }));
+    }
     say(&format!("{} {}", paint("warning:", YELLOW, terminal.stderr_colours()), plain(message)));
 }
 
 /// Say what is wrong with a file, with the places.
-pub(super) fn input_error(terminal: &Terminal, failure: &InputError) {
-    if let InputError::Invalid { text, diagnostics, .. } = failure {
+pub(super) fn input_error(terminal: &Terminal, wrong: &InputError) {
+    if terminal.json {
+        return failure(&Failure::of_input(wrong));
+    }
+    if let InputError::Invalid { text, diagnostics, .. } = wrong {
         say(diagnostics.render(text, terminal.stderr_colours()).trim_end());
     }
-    error(terminal, &failure.to_string());
+    error(terminal, &wrong.to_string());
 }
 
 /// Say what a job file asks for that is not done, with the places.
 pub(super) fn job_warnings(terminal: &Terminal, job: &JobInput) {
-    if !job.warnings().is_empty() {
+    if job.warnings().is_empty() {
+        return;
+    }
+    if terminal.json {
+        for one in &job.warnings().diagnostics {
+            say_json(&serde_json::json!({ "warning": one.in_words(), "diagnostics": [one] }));
+        }
+    } else {
         say(job.warnings().render(job.text(), terminal.stderr_colours()).trim_end());
     }
 }

@@ -17,6 +17,8 @@ pub(super) struct Terminal {
     pub colours: bool,
     /// Columns of the terminal on standard output, where it tells.
     pub columns: Option<u16>,
+    /// A program reads what is printed (`--json`), and what is said of errors too.
+    pub json: bool,
 }
 
 /// Columns of a terminal that does not tell.
@@ -33,6 +35,7 @@ impl Terminal {
                 .ok()
                 .map(|size| size.ws_col)
                 .filter(|columns| *columns > 0),
+            json: false,
         }
     }
 

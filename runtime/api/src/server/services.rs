@@ -134,7 +134,7 @@ pub(super) async fn checks(Asked { api, id, params }: Asked) -> Result<Response,
                 group: name.as_str().into(),
                 task: result.id.task.as_ref().map_or("", |task| task.as_str()).into(),
                 service: (&*result.service).into(),
-                check: (&*result.id.check).into(),
+                check: (&*result.name).into(),
             };
             (id, status)
         })

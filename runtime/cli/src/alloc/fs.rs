@@ -11,8 +11,9 @@ use super::super::exit::Exit;
 use super::super::output::{self, say, size, table};
 use super::super::terminal::{Terminal, one_line};
 use super::logs::{Shown, last_lines};
-use ostler_api::client::{ApiClient, segment};
+use ostler_api::client::{ApiClient, ClientError, Trouble, segment};
 use ostler_model::ids::AllocId;
+use ostler_model::words::shell_word;
 use ostler_wire::FileInfo;
 
 /// Show a directory, or a file.
@@ -21,7 +22,8 @@ pub(super) async fn fs(args: &AllocFsArgs, terminal: &Terminal) -> Result<Exit, 
     let id = connect::find_alloc(&client, &args.alloc).await?;
     let path = args.path.as_deref().unwrap_or("/");
     let of = |what: &str| format!("/v1/client/fs/{what}/{id}?path={}", segment(path));
-    let file: FileInfo<'_> = client.get(&of("stat")).await?;
+    let looked: Result<FileInfo<'_>, _> = client.get(&of("stat")).await;
+    let file = looked.map_err(|error| not_shown(error, &id.short(), path))?;
     let reads = args.follow || args.lines.is_some();
     let json = args.answer.json;
     if args.stat {
@@ -49,6 +51,31 @@ pub(super) async fn fs(args: &AllocFsArgs, terminal: &Terminal) -> Result<Exit, 
     };
     shown.end()?;
     done.map(|()| Exit::Success)
+}
+
+/// Why a path cannot be shown, without the way of the question.
+fn not_shown(error: ClientError, alloc: &str, path: &str) -> Stop {
+    match error {
+        // As in Nomad, what is not there is an error of the server.
+        ClientError::Failed { trouble: Trouble::Refused { status: 500, text }, .. }
+            if text.contains("No such file") =>
+        {
+            let shown = one_line(path.trim_start_matches('/'));
+            let above = match shown.trim_end_matches('/').rsplit_once('/') {
+                Some((above, _)) => format!("{alloc} {}", shell_word(above)),
+                None => alloc.to_owned(),
+            };
+            Stop::Wrong(format!(
+                "allocation {alloc} has no {shown}; `ostler alloc fs {above}` shows what is there"
+            ))
+        }
+        ClientError::Failed { trouble: Trouble::Refused { text, status: 500 }, .. }
+            if !text.is_empty() =>
+        {
+            Stop::Cannot(text)
+        }
+        other => other.into(),
+    }
 }
 
 fn facts(file: &FileInfo<'_>) -> String {

@@ -105,6 +105,7 @@ impl Checks {
         let result = CheckResult {
             id: asked.id.clone(),
             service: asked.service.clone(),
+            name: asked.name.clone(),
             status: machine.status(),
             passing: is_good(asked.check.on_update, machine.status()),
             code: None,

@@ -71,6 +71,8 @@ pub struct CheckResult {
     pub id: CheckId,
     /// The service, by its name in the list of the node.
     pub service: String,
+    /// The check, by its name with what that refers to.
+    pub name: String,
     /// What it says, after its thresholds.
     pub status: CheckStatus,
     /// That is what a deployment wants of it: that it passes, unless `on_update` says otherwise.

@@ -33,7 +33,8 @@ fn check(name: &str, interval: Duration) -> Check {
 fn asked(check: Check, question: Result<Question, String>) -> AskedCheck {
     let id = CheckId { task: None, service: "s".to_owned(), port: None, check: check.name.clone() };
     let (check, started) = (Arc::new(check), Timestamp::from_nanos(1));
-    AskedCheck { id, check, service: "s".to_owned(), question, started }
+    let name = check.name.clone();
+    AskedCheck { id, check, service: "s".to_owned(), name, question, started }
 }
 
 /// One that has nothing to ask, which needs no network.

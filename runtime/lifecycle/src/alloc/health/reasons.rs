@@ -91,9 +91,13 @@ impl HealthMachine {
     }
 
     fn late_check(&self, id: &CheckId, now: Timestamp) -> Option<String> {
-        let CheckId { service, check, .. } = id;
+        let result = self.results.get(id);
+        let (check, service) = match result {
+            Some(result) => (&result.name, &result.service),
+            None => (&id.check, &id.service),
+        };
         let name = format!("check {check:?} of service {service:?}");
-        match self.results.get(id) {
+        match result {
             None | Some(CheckResult { passing: false, answered: None, .. }) => {
                 Some(format!("{name} was not answered yet"))
             }

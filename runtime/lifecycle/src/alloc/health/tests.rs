@@ -77,6 +77,7 @@ fn result(id: &CheckId, passing: bool, output: &str, since: u64) -> CheckResult 
     CheckResult {
         id: id.clone(),
         service: id.service.clone(),
+        name: id.check.clone(),
         status: if passing { CheckStatus::Passing } else { CheckStatus::Critical },
         passing,
         code: None,

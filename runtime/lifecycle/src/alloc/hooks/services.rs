@@ -154,6 +154,11 @@ impl Offering {
             let networks =
                 networks(&self.scope.0, allocation, own.as_deref(), of_driver.as_deref(), service);
             let env = around.env(service.task.as_ref()).await;
+            let called = |check: &Check| match &env {
+                Ok(env) => resolve::check_name(check, env),
+                Err(_) => check.name.clone(),
+            };
+            let names: Vec<String> = service.checks.iter().map(called).collect();
             let instance = env.and_then(|env| {
                 let unknown = references::unknown_of_service(service, env);
                 if !unknown.is_empty() {
@@ -162,11 +167,12 @@ impl Offering {
                 resolve::instance(service, allocation, env, networks).map_err(|error| chain(&error))
             });
             let name = instance.as_ref().map_or(&service.name, |instance| &instance.name).clone();
-            for check in &service.checks {
+            for (check, called) in service.checks.iter().zip(names) {
                 wanted.push(AskedCheck {
                     id: CheckId::of(service, check),
                     check: Arc::new(check.clone()),
                     service: name.clone(),
+                    name: called,
                     question: match &instance {
                         Ok(_) => around.question(service, check, networks).await,
                         Err(why) => Err(why.clone()),
@@ -224,7 +230,7 @@ impl Offering {
     /// A check asks for a restart: of the service's task, or of all that run.
     async fn restart(&self, asked: &AskedCheck) {
         let Some(tasks) = self.scope.0.tasks.upgrade() else { return };
-        let reason = events::unhealthy(&asked.check.name);
+        let reason = events::unhealthy(&asked.name);
         let such = |name: &TaskName| asked.id.task.as_ref().is_none_or(|task| task == name);
         let targets: Vec<_> = tasks.iter().filter(|(name, _)| such(name)).collect();
         for (name, task) in targets {

@@ -297,6 +297,13 @@ fn replaced(env: &TaskEnv, what: &'static str, text: &str) -> Result<String, Res
     env.interpolate(text).map_err(|source| ResolveError::Text { what, source })
 }
 
+/// The name of a check with what it refers to; as it is written where that cannot be said.
+#[must_use]
+pub fn check_name(check: &Check, env: &TaskEnv) -> String {
+    let text = replaced(env, "name", &check.name).ok().filter(|text| !has_hidden(text));
+    text.unwrap_or_else(|| check.name.clone())
+}
+
 /// One check of a service that is there, with all that asking it takes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AskedCheck {
@@ -306,6 +313,8 @@ pub struct AskedCheck {
     pub check: Arc<Check>,
     /// The service by its name in the list.
     pub service: String,
+    /// The check by its name, with what that refers to.
+    pub name: String,
     /// What is asked, or why nothing can be.
     pub question: Result<Question, String>,
     /// The start of what it asks.
