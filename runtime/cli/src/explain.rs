@@ -53,7 +53,11 @@ pub(super) async fn explain(args: &ExplainArgs, terminal: &Terminal) -> Result<E
     let found = find(&client, args).await?;
     let now = Clock::system().now();
     let told = match found {
-        Candidate::Alloc { id, .. } => alloc::explain(&alloc_record(&client, id).await?, now),
+        Candidate::Alloc { id, .. } => {
+            let mut record = alloc_record(&client, id).await?;
+            record.file = file_of(&client, &record.alloc).await;
+            alloc::explain(&record, now)
+        }
         Candidate::Job { id, namespace } => {
             let client = client.within(&namespace);
             job::explain(&job_record(&client, &id).await?, now)
@@ -178,7 +182,15 @@ async fn alloc_record(client: &ApiClient, id: AllocId) -> Result<AllocHistory<'s
             found.and_then(|found| Timestamp::parse(found.wait_until.as_deref()?))
         }
     };
-    Ok(AllocHistory { alloc, checks, successor_at })
+    Ok(AllocHistory { alloc, checks, successor_at, file: None })
+}
+
+/// The file of the jobs directory that gives the job of an allocation. None of a job that is gone, or that who asks
+/// may not see.
+async fn file_of(client: &ApiClient, alloc: &Alloc<'_>) -> Option<String> {
+    let (client, job) = (client.clone().within(&alloc.namespace), segment(&alloc.job_id));
+    let job: Job = client.get(&format!("/v1/job/{job}")).await.ok()?;
+    job::file_of(&job)
 }
 
 /// Why places of a job are empty.
@@ -210,6 +222,8 @@ async fn job_record(client: &ApiClient, id: &str) -> Result<JobHistory<'static>,
             *one = whole;
         }
     }
+    let file = job::file_of(&job);
+    allocs.iter_mut().for_each(|one| one.file.clone_from(&file));
     let path = format!("/v1/ostler/job/{}/blocked", segment(id));
     // An agent of before has no such path.
     let Blocked { places, holders } = client.get(&path).await.unwrap_or_default();

@@ -18,10 +18,14 @@ use serde::Deserialize;
 
 use crate::alloc_happened::happened;
 use crate::alloc_task::{Task, is};
+use crate::commands;
 use crate::exit::{End, Told};
 use crate::waiting;
 use crate::words::{list, sentence, stop_reason, until};
 use crate::{ExplainedKind, Explanation};
+
+/// Tasks whose logs are named for one check.
+const TASKS_MAX: usize = 3;
 
 /// What is on record of an allocation.
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -33,6 +37,8 @@ pub struct AllocHistory<'a> {
     pub checks: BTreeMap<String, CheckStatus<'a>>,
     /// When a successor is placed, where it failed and one is.
     pub successor_at: Option<Timestamp>,
+    /// The file of the jobs directory that gives its job, where one does.
+    pub file: Option<String>,
 }
 
 impl<'a> AllocHistory<'a> {
@@ -49,7 +55,7 @@ pub fn explain(record: &AllocHistory<'_>, now: Timestamp) -> Explanation {
     let short = alloc.id.short();
     let name = format!("{} of job {}, version {}", alloc.name, alloc.job_id, alloc.version());
     let mut told = Explanation::new(ExplainedKind::Allocation, alloc.id.to_string(), name);
-    let tasks: Vec<Task<'_>> = tasks(alloc, &short);
+    let tasks: Vec<Task<'_>> = tasks(alloc, &short, record.file.as_deref());
     let (because, since) = match alloc.client_status {
         ClientStatus::Failed => failed(record, &tasks, now, &mut told),
         ClientStatus::Pending => pending(alloc, &tasks, now, &mut told),
@@ -62,12 +68,13 @@ pub fn explain(record: &AllocHistory<'_>, now: Timestamp) -> Explanation {
     told
 }
 
-fn tasks<'a>(alloc: &'a Alloc<'_>, short: &'a str) -> Vec<Task<'a>> {
+fn tasks<'a>(alloc: &'a Alloc<'_>, short: &'a str, file: Option<&'a str>) -> Vec<Task<'a>> {
     let given = alloc.allocated_resources.as_ref();
     let of = |(name, state): (&'a ostler_wire::Text<'_>, &'a ostler_wire::TaskState<'_>)| {
         let memory = given.and_then(|given| given.tasks.get(&**name));
         let memory_mib = memory.map_or(0, |given| given.memory.mib);
-        Task { told: Told { alloc: short, task: name, memory_mib }, state }
+        let namespace = &alloc.namespace;
+        Task { told: Told { alloc: short, task: name, memory_mib, namespace, file }, state }
     };
     alloc.task_states.iter().map(of).collect()
 }
@@ -87,7 +94,7 @@ fn first_failure<'t, 'a>(tasks: &'t [Task<'a>]) -> Option<(&'t Task<'a>, Timesta
 /// of a task.
 pub(crate) fn turning_point(alloc: &Alloc<'_>) -> Option<(Timestamp, String)> {
     let short = alloc.id.short();
-    let tasks = tasks(alloc, &short);
+    let tasks = tasks(alloc, &short, None);
     let of = |(task, at, end): (&Task<'_>, Timestamp, End)| {
         (at, format!("task {} {}", task.told.task, end.text))
     };
@@ -189,8 +196,16 @@ fn successor(
         }
         (None, None) if alloc.desired_status == DesiredStatus::Run => {
             said.push("nothing is to take its place".to_owned());
-            if !told.next.iter().any(|next| next.contains("run the job again")) {
-                told.advise("run the job again, corrected or as it is: ostler job run FILE");
+            let told_of = Told { file: record.file.as_deref(), ..Told::default() };
+            let ways = [told_of.run_again(), told_of.run_corrected()];
+            if !told.next.iter().any(|next| ways.iter().any(|way| next.contains(way))) {
+                told.advise(match told_of.file {
+                    None => format!(
+                        "run the job again, corrected or as it is: {}",
+                        commands::run_again()
+                    ),
+                    Some(_) => told_of.run_again(),
+                });
             }
             told.advise(format!(
                 "reschedule in group {} says whether and when another takes its place by itself",
@@ -262,9 +277,12 @@ fn running(
     {
         said.extend(reasons_of_then(&event.display_message, record));
         since = Some(event.time);
-        told.advise("a deployment that needs it healthy fails or goes on without it: ostler deployment list");
+        told.advise(format!(
+            "a deployment that needs it healthy fails or goes on without it: {}",
+            commands::deployments()
+        ));
     }
-    checks(record, &mut said, told);
+    checks(record, tasks, &mut said, told);
     for task in tasks.iter().filter(|task| task.state.state == TaskStatus::Running) {
         restarted(task, &mut said, told);
         said.extend(waiting::slow_start(task));
@@ -296,13 +314,31 @@ fn then(reasons: &str) -> String {
     reasons.replace(" fails (for ", " had failed (for ")
 }
 
+/// The tasks that may be what a check asks: the one of its service, or all that run where that is of the group.
+fn asked_by<'t, 'a>(
+    check: &'t CheckStatus<'_>,
+    tasks: &'t [Task<'a>],
+) -> impl Iterator<Item = &'t Task<'a>> {
+    tasks.iter().filter(move |task| match &*check.task {
+        "" => task.state.state == TaskStatus::Running,
+        name => task.told.task == name,
+    })
+}
+
 /// The checks that do not pass.
-fn checks(record: &AllocHistory<'_>, said: &mut Vec<String>, told: &mut Explanation) {
+fn checks(
+    record: &AllocHistory<'_>,
+    tasks: &[Task<'_>],
+    said: &mut Vec<String>,
+    told: &mut Explanation,
+) {
     for check in record.failing() {
         let output = check.output.lines().next().unwrap_or_default();
         said.push(format!("check {} of service {} fails: {output}", check.check, check.service));
-        let logs = format!("ostler alloc logs --stderr {}", record.alloc.id.short());
-        told.advise(format!("look why it does not answer as the check wants: {logs}"));
+        for task in asked_by(check, tasks).take(TASKS_MAX) {
+            let logs = commands::task_errors(task.told.alloc, task.told.task);
+            told.advise(format!("look why it does not answer as the check wants: {logs}"));
+        }
     }
 }
 
@@ -368,7 +404,8 @@ fn stopping(
             delay.length,
             until(delay.told_at, now)
         ));
-        told.advise(format!("ostler alloc stop --no-shutdown-delay {}", alloc.id.short()));
+        let now = commands::stop_without_delay(&alloc.id.short());
+        told.advise(format!("{now} tells it at once"));
     } else if let Some((task, (_, event))) =
         tasks.iter().find_map(|task| Some((task.told.task, last_kill(task)?)))
     {

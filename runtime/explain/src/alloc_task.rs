@@ -4,7 +4,7 @@ use ostler_model::event::EventKind;
 use ostler_model::time::Timestamp;
 use ostler_wire::{TaskEvent, TaskState};
 
-use crate::exit::{self, End, Told};
+use crate::exit::{self, End, Order, Told};
 use crate::words::{stop_reason, wire_span};
 
 /// Kinds that say that a start failed.
@@ -67,12 +67,12 @@ impl<'a> Task<'a> {
         let orders = [EventKind::Killing, EventKind::RestartSignaled];
         let mut run = run.enumerate();
         let stop = run.find(|(_, event)| orders.iter().any(|kind| is(event, *kind)));
-        // An end before the delay is over is its own: it was not told to stop yet.
-        let stop = stop.filter(|(back, _)| {
+        let order = stop.map(|(back, order)| {
             let delay = at.checked_sub(back + 1).and_then(|order| self.delay_of(order));
-            delay.is_none_or(|delay| event.time >= delay.told_at)
+            Order { event: order, told_at: delay.map_or(order.time, |delay| delay.told_at) }
         });
-        exit::ended(self.told, event, stop.map(|(_, event)| event))
+        // An end before the delay is over is its own: it was not told to stop yet.
+        exit::ended(self.told, event, order.filter(|order| event.time >= order.told_at))
     }
 
     /// The `shutdown_delay` that the order to stop at an index waits for, or waited.
@@ -141,7 +141,8 @@ impl<'a> Task<'a> {
             return vec![text];
         }
         if is(event, EventKind::FailedRestoring) {
-            return vec![format!("run the job again; task {task} then starts anew")];
+            let again = self.told.run_again();
+            return vec![format!("{again}; task {task} then starts anew")];
         }
         Vec::new()
     }

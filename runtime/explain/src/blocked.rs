@@ -3,6 +3,8 @@
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use crate::commands;
+
 /// Holders that are named at most.
 const HOLDERS_MAX: usize = 6;
 
@@ -51,7 +53,7 @@ impl BlockedProblem {
             "port" => self.port(job_of),
             "device" => self.device(job_of),
             "device_held" | "cores" => one(format!(
-                "stop an allocation that holds what it asks for, or let task {task} ask for fewer"
+                "stop a job whose allocation holds what it asks for, or let task {task} ask for fewer"
             )),
             "no_cores" | "driver_gives_no_cores" => {
                 one(format!("ask for cpu in place of cores in resources of task {task}"))
@@ -61,9 +63,12 @@ impl BlockedProblem {
             "driver_still_loading" => one("nothing: it is placed when its driver is loaded".to_owned()),
             "driver_not_ready" => {
                 let driver = self.text_of("/driver");
-                one(format!("ostler explain {driver} says what its driver lacks"))
+                one(format!("{} says what its driver lacks", commands::explain_plugin(driver)))
             }
-            "constraint" => one("change the constraint, or what this node is (ostler node status shows what it has)".to_owned()),
+            "constraint" => one(format!(
+                "change the constraint, or what this node is ({} shows what it has)",
+                commands::node()
+            )),
             "distinct" => one("lower count, or allow more of it on one node".to_owned()),
             "datacenter" => {
                 let actual = self.text_of("/actual");
@@ -93,7 +98,10 @@ impl BlockedProblem {
         }
         let room = wanted.saturating_sub(free);
         vec![
-            format!("stop allocations that have {room} {unit} or more (ostler alloc status)"),
+            format!(
+                "stop jobs whose allocations have {room} {unit} or more together ({} lists them)",
+                commands::allocs()
+            ),
             fewer,
         ]
     }
@@ -106,7 +114,7 @@ impl BlockedProblem {
         let dynamic = format!("leave static out of port \"{label}\": it then gets a free one");
         if let Some(taken) = taken {
             let holder = taken.pointer("/holder/alloc").and_then(Value::as_str);
-            let stop = holder.map(|id| format!("stop {}", holder_name(id, job_of)));
+            let stop = holder.map(|id| stop_holder(id, job_of));
             return stop.into_iter().chain([dynamic]).collect();
         }
         if let Some(port) = self.data.pointer("/error/InUse/port").and_then(Value::as_u64) {
@@ -129,7 +137,10 @@ impl BlockedProblem {
         }
         next.extend(self.refused_plugins());
         if next.is_empty() {
-            next.push("load a plugin that is this driver (ostler plugin list)".to_owned());
+            next.push(format!(
+                "load a plugin that is this driver ({} shows those there are)",
+                commands::plugins()
+            ));
         }
         next
     }
@@ -172,7 +183,10 @@ impl BlockedProblem {
             }
         }
         if !offered {
-            next.push(format!("load a device plugin that offers {request}, or ask for a device that is there (ostler device list)"));
+            next.push(format!(
+                "load a device plugin that offers {request}, or ask for a device that is there ({})",
+                commands::devices()
+            ));
         }
         next.extend(self.refused_plugins());
         next
@@ -182,7 +196,21 @@ impl BlockedProblem {
     fn refused_plugins(&self) -> impl Iterator<Item = String> {
         let refused = self.data.pointer("/refused").and_then(Value::as_object);
         let names = refused.into_iter().flat_map(|all| all.keys());
-        names.map(|name| format!("ostler explain {name} says why that plugin is refused"))
+        names.map(|name| {
+            format!("{} says why that plugin is refused", commands::explain_plugin(name))
+        })
+    }
+}
+
+/// What frees that which an allocation holds. In the place of one that is stopped alone its job puts another.
+fn stop_holder(id: &str, job_of: &dyn Fn(&str) -> Option<String>) -> String {
+    let short = id.get(..8).unwrap_or(id);
+    match job_of(id) {
+        Some(job) => format!(
+            "{} stops the job whose allocation {short} has it; one that is stopped alone gets a successor",
+            commands::stop_job(&job)
+        ),
+        None => format!("{} stops the allocation that has it", commands::stop_alloc(short)),
     }
 }
 

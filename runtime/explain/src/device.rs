@@ -4,6 +4,7 @@ use ostler_model::device::{GroupKey, Health, HealthState, Locality};
 use ostler_model::time::Timestamp;
 use serde::Deserialize;
 
+use crate::commands;
 use crate::words::{ago, sentence};
 use crate::{ExplainedKind, Explanation};
 
@@ -86,19 +87,27 @@ pub fn explain(record: &DeviceHistory, now: Timestamp) -> Explanation {
     if instance.health.state != HealthState::Healthy {
         match plugin {
             Some(plugin) => told.advise(format!(
-                "ostler explain {plugin} says how the plugin does that reports it"
+                "{} says how the plugin does that reports it",
+                commands::explain_plugin(plugin)
             )),
-            None => told.advise("ostler plugin status says how the plugin does that reported it"),
+            None => told.advise(format!(
+                "{} says how the plugin does that reported it",
+                commands::plugins_status()
+            )),
         }
     }
     if let Some(HolderTold { alloc, task, job, note }) = &instance.holder {
         let short = alloc.get(..8).unwrap_or(alloc);
-        let job = job.as_ref().map(|job| format!(" of job {job}")).unwrap_or_default();
+        let of = job.as_ref().map(|job| format!(" of job {job}")).unwrap_or_default();
         said.push(format!(
-            "task {task} of allocation {short}{job} has it until that allocation ends"
+            "task {task} of allocation {short}{of} has it until that allocation ends"
         ));
         said.extend(note.iter().map(|note| format!("of this: {note}")));
-        told.advise(format!("ostler alloc stop {short} gives it back"));
+        told.advise(match job {
+            // In the place of one that is stopped alone the job puts another.
+            Some(job) => format!("{} gives it back", commands::stop_job(job)),
+            None => format!("{} gives it back", commands::stop_alloc(short)),
+        });
     }
     if let Some(stale) = stale {
         let since = instance.stats.map(|stats| format!(" of {}", ago(stats.taken_at, now)));

@@ -1,9 +1,11 @@
 //! How a run of a task ended, in words, and what would change that.
 
-use ostler_model::event::EventKind;
+use ostler_model::event::{EventKind, NO_SIGNALS};
+use ostler_model::time::Timestamp;
 use ostler_wire::TaskEvent;
 
-use crate::words::signal;
+use crate::commands;
+use crate::words::{signal, wire_span};
 
 /// Exit code with which shells say that a command is there and cannot be executed.
 const NOT_EXECUTABLE: i64 = 126;
@@ -34,6 +36,42 @@ pub(crate) struct Told<'a> {
     pub task: &'a str,
     /// Its memory, MiB; 0: not known.
     pub memory_mib: u64,
+    /// The namespace of its job.
+    pub namespace: &'a str,
+    /// The file of the jobs directory that gives its job, where one does.
+    pub file: Option<&'a str>,
+}
+
+impl Told<'_> {
+    /// Have its job run anew although nothing of it changed, as the end of a sentence.
+    pub fn run_again(self) -> String {
+        match self.file {
+            None => format!("run the job again: {}", commands::run_again()),
+            Some(file) => changed(file),
+        }
+    }
+
+    /// Give its job corrected, likewise.
+    pub fn run_corrected(self) -> String {
+        match self.file {
+            None => format!("run the job again: {}", commands::run_corrected()),
+            Some(file) => changed(file),
+        }
+    }
+}
+
+/// What a job of the jobs directory is run again by.
+pub(crate) fn changed(file: &str) -> String {
+    format!("change {file}: the agent reads it again and runs what it says")
+}
+
+/// An order to stop a run.
+#[derive(Clone, Copy)]
+pub(crate) struct Order<'a> {
+    /// What is on record of it.
+    pub event: &'a TaskEvent<'a>,
+    /// When the task itself was told.
+    pub told_at: Timestamp,
 }
 
 /// A number among the details of an event.
@@ -42,11 +80,11 @@ fn number(event: &TaskEvent, key: &str) -> i64 {
 }
 
 /// What an event of the kind `Terminated` says; `stop` is the order to stop before it in the same run.
-pub(crate) fn ended(told: Told<'_>, event: &TaskEvent, stop: Option<&TaskEvent>) -> End {
-    let Told { alloc, task, memory_mib } = told;
+pub(crate) fn ended(told: Told<'_>, event: &TaskEvent, stop: Option<Order<'_>>) -> End {
+    let Told { alloc, task, memory_mib, .. } = told;
     let (code, number_of_signal) = (number(event, "exit_code"), number(event, "signal"));
     let message = event.details.get("exit_message").map_or("", String::as_str);
-    let logs = format!("read what it said: ostler alloc logs --stderr {alloc} {task}");
+    let logs = format!("read what it said: {}", commands::task_errors(alloc, task));
     let trouble = |text: String, next: Vec<String>| End { text, next, trouble: true };
     if out_of_memory(event, message) {
         let limit = limit_of(message, memory_mib);
@@ -56,25 +94,7 @@ pub(crate) fn ended(told: Told<'_>, event: &TaskEvent, stop: Option<&TaskEvent>)
         return trouble(format!("was killed: out of memory{limit_text}"), vec![next]);
     }
     if let Some(stop) = stop {
-        let limit = stop.details.get("kill_timeout").map(|limit| format!(" of {limit}"));
-        let limit = limit.unwrap_or_default();
-        let told = match stop.kind == EventKind::RestartSignaled.as_str() {
-            true => "to restart",
-            false => "to stop",
-        };
-        let text = match number_of_signal {
-            KILL => format!("did not end within its kill_timeout{limit} and was killed by force"),
-            0 if code == 0 => format!("ended well when it was told {told}"),
-            0 => format!("ended with exit code {code} when it was told {told}"),
-            other => format!("ended on {} when it was told {told}", signal(other)),
-        };
-        let next = match number_of_signal {
-            KILL => vec![format!(
-                "if it needs longer to end well, raise kill_timeout of task {task}; if it does not hear the signal, set kill_signal"
-            )],
-            _ => Vec::new(),
-        };
-        return End { text, next, trouble: false };
+        return stopped(told, event, stop);
     }
     match (number_of_signal, code) {
         (0, 0) if message.is_empty() => {
@@ -105,6 +125,39 @@ pub(crate) fn ended(told: Told<'_>, event: &TaskEvent, stop: Option<&TaskEvent>)
     }
 }
 
+/// The end of a run that was told to stop.
+fn stopped(told: Told<'_>, event: &TaskEvent, stop: Order<'_>) -> End {
+    let (code, number_of_signal) = (number(event, "exit_code"), number(event, "signal"));
+    let order = match stop.event.kind == EventKind::RestartSignaled.as_str() {
+        true => "to restart",
+        false => "to stop",
+    };
+    let well = |text: String| End { text, ..End::default() };
+    match number_of_signal {
+        KILL => {}
+        0 if code == 0 => return well(format!("ended well when it was told {order}")),
+        0 => return well(format!("ended with exit code {code} when it was told {order}")),
+        other => return well(format!("ended on {} when it was told {order}", signal(other))),
+    }
+    let limit = stop.event.details.get("kill_timeout");
+    let span = limit.and_then(|limit| wire_span(limit));
+    let waited = event.time.since(stop.told_at);
+    if stop.event.details.contains_key(NO_SIGNALS) && span.is_none_or(|span| waited < span) {
+        return well(format!(
+            "was ended when it was told {order}: its driver has no signals that it could hear"
+        ));
+    }
+    let Some(limit) = limit.filter(|_| span.is_none_or(|span| waited >= span)) else {
+        return well(format!("was killed when it was told {order}"));
+    };
+    let next = format!(
+        "if it needs longer to end well, raise kill_timeout of task {}; if it does not hear the signal, set kill_signal",
+        told.task
+    );
+    let text = format!("did not end within its kill_timeout of {limit} and was killed by force");
+    End { text, next: vec![next], trouble: false }
+}
+
 /// By its flag, or by its message where the driver has only words.
 fn out_of_memory(event: &TaskEvent, message: &str) -> bool {
     let flag = event.details.get("oom_killed").is_some_and(|flag| flag == "true");
@@ -126,7 +179,7 @@ pub(crate) fn not_started(told: Told<'_>, event: &TaskEvent) -> End {
     let message = event.display_message.trim();
     let is = |kind: EventKind| event.kind == kind.as_str();
     let has = |part: &str| message.contains(part);
-    let again = "and run the job again";
+    let again = format!("and {}", told.run_again());
     let next = if is(EventKind::ArtifactDownloadFailed) {
         format!("{}, {again}", artifact(task, message))
     } else if has("was not found") && is(EventKind::DriverFailure) {
@@ -145,16 +198,22 @@ pub(crate) fn not_started(told: Told<'_>, event: &TaskEvent) -> End {
         format!("{bring}{install}, or correct config.command of task {task}, {again}")
     } else if is(EventKind::FailedValidation) {
         format!(
-            "correct what it names in task {task}, {again} (`ostler job validate FILE` says all of it)"
+            "correct what it names in task {task} ({} says all of it), and {}",
+            commands::validate(),
+            told.run_corrected()
         )
     } else if has("compil") && (has("did not finish") || has("took over")) {
         "raise limits { compile_wall = \"5m\" } in the agent's configuration, or look for what loads the node".to_owned()
     } else if has("did not end in time") || is(EventKind::HookFailed) && has("in time") {
-        "look what the node waits for (disk, network): ostler node status --stats".to_owned()
+        format!("look what the node waits for (disk, network): {}", commands::node_use())
     } else if has("No space left") {
-        "make room on the disk of the data directory: ostler gc".to_owned()
+        format!("make room on the disk of the data directory: {}", commands::collect())
     } else if has("quarantine") {
-        "ostler plugin status says what the driver failed of; ostler plugin lift NAME lets it be tried now".to_owned()
+        format!(
+            "{} says what the driver failed of; {} lets it be tried now",
+            commands::plugins_status(),
+            commands::lift_plugin("NAME")
+        )
     } else {
         format!("mend what it names, {again}")
     };
@@ -214,7 +273,7 @@ mod tests {
 
     #[test]
     fn an_end_for_want_of_memory_names_the_limit_whoever_says_it() {
-        let told = Told { alloc: "0f01c0de", task: "web", memory_mib: 64 };
+        let told = Told { alloc: "0f01c0de", task: "web", memory_mib: 64, ..Told::default() };
         let by_flag = terminated(&[("exit_code", "137"), ("signal", "9"), ("oom_killed", "true")]);
         assert_eq!(ended(told, &by_flag, None).text, "was killed: out of memory (limit 64 MiB)");
         let said = [("exit_code", "134"), ("exit_message", "out of memory at 96 MiB")];
@@ -234,7 +293,7 @@ mod tests {
                 display_message: format!("failed to download artifact \"u\": {reason}").into(),
                 ..TaskEvent::default()
             };
-            let told = Told { alloc: "0f01c0de", task: "web", memory_mib: 0 };
+            let told = Told { alloc: "0f01c0de", task: "web", ..Told::default() };
             not_started(told, &event).next.concat()
         };
         let broken =
@@ -257,11 +316,26 @@ mod tests {
 
     #[test]
     fn a_kill_of_ours_is_told_from_that_of_others() {
-        let told = Told { alloc: "0f01c0de", task: "web", memory_mib: 0 };
-        let killed = terminated(&[("exit_code", "137"), ("signal", "9")]);
+        let told = Told { alloc: "0f01c0de", task: "web", ..Told::default() };
+        let at = |seconds: u64| Timestamp::from_nanos(seconds * 1_000_000_000);
+        let killed = |seconds| TaskEvent {
+            time: at(seconds),
+            ..terminated(&[("exit_code", "137"), ("signal", "9")])
+        };
+        let ended_by = |seconds, order: &TaskEvent<'static>| {
+            let order = Order { event: order, told_at: at(10) };
+            let end = ended(told, &killed(seconds), Some(order));
+            (end.text, end.next.len())
+        };
         let stop = terminated(&[("kill_timeout", "5s")]);
-        let ours = ended(told, &killed, Some(&stop));
-        assert_eq!(ours.text, "did not end within its kill_timeout of 5s and was killed by force");
-        assert!(ended(told, &killed, None).text.contains("this agent did not send"));
+        let forced = "did not end within its kill_timeout of 5s and was killed by force";
+        assert_eq!(ended_by(15, &stop), (forced.to_owned(), 1));
+        let at_once = "was killed when it was told to stop";
+        assert_eq!(ended_by(11, &stop), (at_once.to_owned(), 0), "its kill_signal is SIGKILL");
+        let deaf = terminated(&[("kill_timeout", "5s"), (NO_SIGNALS, "true")]);
+        let (text, next) = ended_by(11, &deaf);
+        assert!(text.contains("its driver has no signals") && next == 0, "{text}");
+        assert_eq!(ended_by(15, &deaf), (forced.to_owned(), 1));
+        assert!(ended(told, &killed(15), None).text.contains("this agent did not send"));
     }
 }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use ostler_model::alloc::ClientStatus;
+use ostler_model::alloc::{ClientStatus, DesiredStatus};
 use ostler_model::saved::JobOrigin;
 use ostler_model::time::Timestamp;
 use ostler_model::words::counted;
@@ -11,6 +11,8 @@ use serde::Deserialize;
 
 use crate::alloc::{self, AllocHistory};
 use crate::blocked::BlockedPlace;
+use crate::commands;
+use crate::exit::Told;
 use crate::words::sentence;
 use crate::{ExplainedKind, Explanation};
 
@@ -57,14 +59,17 @@ pub struct JobEvent {
 #[must_use]
 pub fn explain(record: &JobHistory<'_>, now: Timestamp) -> Explanation {
     let job = &record.job;
-    let given = match &job.facts.origin {
-        Some(JobOrigin::File(path)) => format!(", given by the file {}", path.display()),
-        _ => String::new(),
-    };
+    let given = file_of(job).map(|file| format!(", given by the file {file}")).unwrap_or_default();
     let name =
         format!("{}, version {}, namespace {}{given}", job.kind, job.facts.version, job.namespace);
     let mut told = Explanation::new(ExplainedKind::Job, &*job.id, name);
     let mut said = vec![how_it_is(record)];
+    if !job.facts.stop && asks_for_nothing(job) && file_of(job).is_none() {
+        for group in record.summary.summary.keys() {
+            let one = commands::scale_to_one(&job.id, group);
+            told.advise(format!("{one} has one of group {group} run"));
+        }
+    }
     if job.facts.submit_time != Timestamp::default() {
         told.note(job.facts.submit_time, format!("version {} of the job came", job.facts.version));
     }
@@ -79,6 +84,15 @@ pub fn explain(record: &JobHistory<'_>, now: Timestamp) -> Explanation {
     told.happened.sort_by_key(|one| one.at);
     told.because = said.iter().map(|text| sentence(text)).collect();
     told
+}
+
+/// The file of the jobs directory that gives it, where one does.
+#[must_use]
+pub fn file_of(job: &Job<'_>) -> Option<String> {
+    match &job.facts.origin {
+        Some(JobOrigin::File(path)) => Some(path.display().to_string()),
+        _ => None,
+    }
 }
 
 /// When it was told to stop, where it is and that is on record.
@@ -140,13 +154,32 @@ fn how_it_is(record: &JobHistory<'_>) -> String {
     }
     let parts = parts.join(", ");
     match &*job.facts.status {
-        "dead" if total.failed == 0 && total.complete > 0 => {
-            format!("its work is done: {} ended well", counted(total.complete, "allocation"))
+        _ if live == 0 && asks_for_nothing(job) => {
+            "nothing of it is to run: the counts of its groups are 0".to_owned()
         }
+        "dead" if total.failed == 0 && total.complete > 0 => match done(record) {
+            0 => "nothing of it runs or will run".to_owned(),
+            done => format!("its work is done: {} ended well", counted(done, "allocation")),
+        },
         "dead" => format!("it is dead, nothing of it runs or will run: {parts}"),
         status if parts.is_empty() => format!("it is {status} and has no allocations"),
         status => format!("it is {status}: {parts}"),
     }
+}
+
+/// Are the counts of all of its groups 0?
+fn asks_for_nothing(job: &Job<'_>) -> bool {
+    !job.task_groups.is_empty() && job.task_groups.iter().all(|group| group.count == 0)
+}
+
+/// How many of its allocations did their work. Those that were told to stop did not, nor those that others followed.
+fn done(record: &JobHistory<'_>) -> u64 {
+    let whole = record.allocs.iter().filter(|one| {
+        one.alloc.client_status == ClientStatus::Complete
+            && one.alloc.desired_status == DesiredStatus::Run
+    });
+    let kept = u64::try_from(whole.count()).unwrap_or(u64::MAX);
+    kept.saturating_add(record.job.facts.places.complete)
 }
 
 fn blocked(record: &JobHistory<'_>, said: &mut Vec<String>, told: &mut Explanation) {
@@ -187,6 +220,8 @@ fn blocked(record: &JobHistory<'_>, said: &mut Vec<String>, told: &mut Explanati
 
 fn deployment(record: &JobHistory<'_>, said: &mut Vec<String>, told: &mut Explanation) {
     let Some(newest) = record.deployments.first() else { return };
+    let file = file_of(&record.job);
+    let again = Told { file: file.as_deref(), ..Told::default() }.run_corrected();
     let short = newest.id.get(..8).unwrap_or(&newest.id);
     let (healthy, wanted, unhealthy) = newest.task_groups.values().fold((0, 0, 0), |sum, group| {
         (sum.0 + group.healthy_allocs, sum.1 + group.desired_total, sum.2 + group.unhealthy_allocs)
@@ -199,7 +234,9 @@ fn deployment(record: &JobHistory<'_>, said: &mut Vec<String>, told: &mut Explan
                 newest.job_version
             ));
             told.advise(format!(
-                "ostler deployment promote {short}, or ostler deployment fail {short}"
+                "{} lets the rest follow, {} gives it up",
+                commands::promote(short),
+                commands::fail_deployment(short)
             ));
         }
         "running" if record.blocked.is_empty() => {
@@ -223,7 +260,7 @@ fn deployment(record: &JobHistory<'_>, said: &mut Vec<String>, told: &mut Explan
                 "deployment {short} of version {} was paused: {counts}",
                 newest.job_version
             ));
-            told.advise(format!("ostler deployment resume {short}"));
+            told.advise(format!("{} lets it go on", commands::resume_deployment(short)));
         }
         "failed" => {
             said.push(format!(
@@ -236,10 +273,10 @@ fn deployment(record: &JobHistory<'_>, said: &mut Vec<String>, told: &mut Explan
                 alloc.version() < version && alloc.client_status == ClientStatus::Running
             });
             told.advise(match (version, old) {
-                (0, _) => "correct the job and run it again",
-                (_, false) => "correct the new version and run it again",
+                (0, _) => format!("correct the job, and {again}"),
+                (_, false) => format!("correct the new version, and {again}"),
                 (_, true) => {
-                    "correct the new version and run it again; what is healthy of the old one runs on"
+                    format!("correct the new version, and {again}; what is healthy of the old one runs on")
                 }
             });
         }
@@ -258,8 +295,10 @@ fn deployment(record: &JobHistory<'_>, said: &mut Vec<String>, told: &mut Explan
             newest.job_version
         ));
         told.advise(format!(
-            "correct what version {} changed (ostler job history -p {}) and run it again",
-            failed.job_version, record.job.id
+            "correct what version {} changed ({} shows the versions whole), and {}",
+            failed.job_version,
+            commands::job_versions(&record.job.id),
+            again
         ));
     }
 }
@@ -321,9 +360,9 @@ fn allocations(
     let more = all.len().saturating_sub(ALLOCS_MAX);
     if more > 0 {
         said.push(format!(
-            "{} more of it in trouble: ostler job status {}",
+            "{} more of it in trouble: {}",
             counted(more, "allocation"),
-            record.job.id
+            commands::job_status(&record.job.id)
         ));
     }
 }

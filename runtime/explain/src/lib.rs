@@ -13,6 +13,7 @@ pub mod alloc;
 mod alloc_happened;
 mod alloc_task;
 mod blocked;
+pub mod commands;
 pub mod device;
 mod exit;
 pub mod fold;

@@ -8,6 +8,7 @@ use ostler_model::words::counted;
 use serde::Deserialize;
 use serde_json::Value;
 
+use crate::commands;
 use crate::words::{sentence, until};
 use crate::{ExplainedKind, Explanation};
 
@@ -154,9 +155,12 @@ fn refused(record: &PluginHistory) -> (String, String) {
             "put the file of the plugin at {file}, or correct file in plugin \"{block}\" of the agent's configuration, and {again}"
         ),
         Some(file) => format!(
-            "mend that, and {again}: ostler plugin inspect {file} says what it asks for, and which lines of the configuration grant it"
+            "mend that, and {again}: {} says what it asks for, and which lines of the configuration grant it",
+            commands::inspect_plugin(file)
         ),
-        None => format!("mend that (ostler plugin status {block} says more), and {again}"),
+        None => {
+            format!("mend that ({} says more), and {again}", commands::plugin_status(block))
+        }
     };
     (reason.to_owned(), next)
 }
@@ -225,8 +229,8 @@ fn in_use(record: &PluginHistory, now: Timestamp, said: &mut Vec<String>, told: 
     if activity.quarantine.is_none() && activity.strikes > 0 {
         said.extend(strikes(activity));
         told.advise(format!(
-            "ostler plugin record {} keeps its last calls for its author",
-            record.name
+            "{} keeps its last calls for its author",
+            commands::record_plugin(&record.name)
         ));
     }
     if let Some(error) = &activity.last_error {
@@ -299,9 +303,9 @@ fn quarantined(
         None => "it stays there until somebody lifts it".to_owned(),
     });
     told.note(quarantine.since, "put into quarantine");
-    told.advise(format!("ostler plugin lift {} lets it be tried now", record.name));
+    told.advise(format!("{} lets it be tried now", commands::lift_plugin(&record.name)));
     told.advise(format!(
-        "ostler plugin upgrade {} --file FILE puts a mended version in its place",
-        record.name
+        "{} puts a mended version in its place",
+        commands::upgrade_plugin(&record.name)
     ));
 }

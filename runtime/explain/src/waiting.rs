@@ -3,10 +3,12 @@
 use std::time::Duration;
 
 use ostler_model::event::EventKind;
+use ostler_model::job_id::NAMESPACE;
 use ostler_model::time::Timestamp;
 use ostler_wire::TaskEvent;
 
 use crate::alloc_task::{Task, is};
+use crate::commands;
 use crate::words::{span, until};
 
 /// A start below this is not slow.
@@ -47,7 +49,8 @@ pub(crate) fn waits_for(task: &Task<'_>, now: Timestamp) -> Wait {
             }
             None => format!("task {name} waits for its template: {message}"),
         };
-        return wait(text, what.map(|(_, what)| missing(what)).into_iter().collect());
+        let next = what.map(|(_, what)| missing(what, task.told.namespace));
+        return wait(text, next.into_iter().collect());
     }
     if is(event, EventKind::DownloadingArtifacts) {
         let progress = match message {
@@ -59,7 +62,7 @@ pub(crate) fn waits_for(task: &Task<'_>, now: Timestamp) -> Wait {
     if is(event, EventKind::Driver) {
         let next = message
             .strip_prefix("Waiting for driver")
-            .map(|_| "ostler plugin status says how its driver does".to_owned());
+            .map(|_| format!("{} says how its driver does", commands::plugins_status()));
         let text = match message.strip_prefix("Waiting for driver: ") {
             Some(reason) => format!("task {name} waits for its driver: {reason}"),
             None => format!("task {name}: {message}"),
@@ -69,7 +72,8 @@ pub(crate) fn waits_for(task: &Task<'_>, now: Timestamp) -> Wait {
     if let Some(previous) = message.strip_prefix("waiting for previous allocation ") {
         let short = previous.get(..8).unwrap_or(previous);
         let text = format!("it waits for the end of allocation {short}, whose place it takes");
-        return wait(text, vec![format!("ostler explain {short} says what that one waits for")]);
+        let next = format!("{} says what that one waits for", commands::explain(short));
+        return wait(text, vec![next]);
     }
     if is(event, EventKind::TaskSetup) {
         let text = format!("task {name} is being set up and started by its driver");
@@ -105,14 +109,18 @@ fn restart(task: &Task<'_>, event: &TaskEvent, now: Timestamp) -> Wait {
 }
 
 /// What gives a template what it waits for.
-fn missing(what: &str) -> String {
+fn missing(what: &str, namespace: &str) -> String {
     let inner = |prefix: &str| what.strip_prefix(prefix)?.strip_suffix(')');
     if let Some(path) = inner("nomad.var(") {
-        return format!("ostler var put {path} KEY=VALUE");
+        return match namespace {
+            "" | NAMESPACE => commands::put_variable(path),
+            other => commands::put_variable_in(other, path),
+        };
     }
     if let Some(service) = inner("nomad.service(") {
         return format!(
-            "start a job that offers the service {service} (ostler service list shows those there are)"
+            "start a job that offers the service {service} ({} shows those there are)",
+            commands::services()
         );
     }
     format!("provide {what}")

@@ -68,6 +68,28 @@ fn each_recorded_history_is_told_in_the_sentences_beside_it() {
     assert!(other.is_empty(), "{}", other.join("\n"));
 }
 
+/// What the command line's tests read is all that is advised.
+#[test]
+fn command_lines_are_written_in_one_place_alone() {
+    let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
+    for entry in std::fs::read_dir(sources).unwrap() {
+        let path = entry.unwrap().path();
+        let text = std::fs::read_to_string(&path).unwrap();
+        let code = text.lines().filter(|line| !line.trim_start().starts_with("//"));
+        let lines: Vec<_> = code.filter(|line| line.contains("ostler ")).collect();
+        let place = path.file_name().is_some_and(|name| name == "commands.rs");
+        assert!(place == !lines.is_empty(), "{}: {lines:#?}", path.display());
+    }
+    for file in histories() {
+        let (told, _) = explained(&file);
+        for next in &told.next {
+            let quoted = next.split('`').skip(1).step_by(2);
+            let commands = quoted.filter(|text| text.starts_with("ostler ")).count();
+            assert_eq!(next.matches("ostler ").count(), commands, "{next}");
+        }
+    }
+}
+
 #[test]
 fn sentences_say_nothing_twice_and_have_an_end() {
     for file in histories() {

@@ -6,6 +6,9 @@ use serde::{Deserialize, Serialize};
 
 use super::time::Timestamp;
 
+/// Detail of an order to stop: the driver sends no signals, so that the task hears nothing of it.
+pub const NO_SIGNALS: &str = "no_signals";
+
 macro_rules! kinds {
     ($($(#[$doc:meta])* $variant:ident = $text:literal,)*) => {
         /// Kind of a task event. The texts are Nomad's, so that its tools show them.

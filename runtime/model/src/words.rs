@@ -20,6 +20,16 @@ pub fn took(nanos: u64) -> String {
     format!("{:.1} {name}", nanos as f64 / unit)
 }
 
+/// A word as a shell reads it: as it is where nothing in it means more, else in quotes.
+#[must_use]
+pub fn shell_word(word: &str) -> String {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "-_./=:,@%+".contains(c);
+    match !word.is_empty() && word.chars().all(plain) {
+        true => word.to_owned(),
+        false => format!("'{}'", word.replace('\'', r"'\''")),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -28,6 +38,12 @@ mod tests {
     fn one_thing_has_no_plural_and_none_has_one() {
         let texts = [0_u32, 1, 2].map(|count| counted(count, "problem"));
         assert_eq!(texts, ["0 problems", "1 problem", "2 problems"]);
+    }
+
+    #[test]
+    fn a_shell_reads_a_word_as_it_was() {
+        let words = ["a-b_c.d/e=f", "", "a b", "it's", "$x"].map(shell_word);
+        assert_eq!(words, ["a-b_c.d/e=f", "''", "'a b'", r"'it'\''s'", "'$x'"]);
     }
 
     #[test]

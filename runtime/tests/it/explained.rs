@@ -98,7 +98,7 @@ async fn a_place_that_waits_is_explained_with_who_holds_what_it_asks_for() {
     agent.run(&failing("first", "exec sleep 1000", port)).await.said(0, &[]);
     agent.submit(&failing("second", "exec sleep 1000", port)).await.said(0, &[]);
     let told = agent.ask(&["explain", "second"]).await;
-    printed(&told, &["cannot be filled", "of job first", "leave static out"]);
+    printed(&told, &["cannot be filled", "`ostler job stop first`", "leave static out"]);
 }
 
 #[tokio::test]

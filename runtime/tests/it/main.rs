@@ -13,6 +13,7 @@
 mod support;
 
 mod access;
+mod advice;
 mod agent;
 mod agent_command;
 mod agent_command_allocs;

@@ -83,6 +83,19 @@ fn every_command_teaches_with_examples() {
 }
 
 #[test]
+fn every_command_that_an_explanation_advises_is_one() {
+    let all = ostler_explain::commands::all();
+    assert!(all.len() > 20, "{all:?}");
+    for advised in all {
+        let line = advised.strip_prefix('`').and_then(|line| line.strip_suffix('`')).unwrap();
+        let words = line.split(' ');
+        if let Err(error) = Cli::try_parse_from(words) {
+            panic!("{advised} is advised, and no such command: {error}");
+        }
+    }
+}
+
+#[test]
 fn the_help_of_run_documents_every_exit_code() {
     let help = help(&["run"]);
     for code in ["0 ", "1-255", "2 ", "3 ", "129", "130", "141", "143"] {

@@ -55,20 +55,11 @@ fn proposed(words: impl Iterator<Item = String>, index: u64) -> String {
             command.push(format!("run --check-index {index}"));
             break;
         }
-        command.push(shell_word(&word));
+        command.push(shell_word(&one_line(&word)));
     }
     let rest = rest.filter(|word| word != "--json");
-    command.extend(rest.map(|word| shell_word(&word)));
+    command.extend(rest.map(|word| shell_word(&one_line(&word))));
     command.join(" ")
-}
-
-/// A word as a shell reads it.
-fn shell_word(word: &str) -> String {
-    let plain = |c: char| c.is_ascii_alphanumeric() || "-_./=:,@%+".contains(c);
-    match !word.is_empty() && word.chars().all(plain) {
-        true => word.to_owned(),
-        false => format!("'{}'", one_line(word).replace('\'', r"'\''")),
-    }
 }
 
 fn text(job: &str, command: &str, plan: &Plan, terminal: &Terminal) -> String {

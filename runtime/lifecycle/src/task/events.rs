@@ -5,9 +5,19 @@
 use std::time::Duration;
 
 use super::interpolate::UnknownReference;
-use ostler_model::event::{EventKind, TaskEvent};
+use ostler_model::event::{EventKind, NO_SIGNALS, TaskEvent};
 use ostler_model::task::{ExitResult, TaskState, TaskStatus};
 use ostler_model::time::Timestamp;
+
+/// Whether the driver of a task sends it signals.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Signals {
+    /// It does, or is not known yet.
+    #[default]
+    Sent,
+    /// It has none: what is to stop is ended.
+    None,
+}
 
 /// A duration as Nomad's users read it: `5s`, `1m30s`, `2h0m0s`, `250ms`.
 #[must_use]
@@ -178,8 +188,15 @@ pub fn not_restarting(now: Timestamp, reason: &str) -> TaskEvent {
 
 /// Somebody asked for a restart.
 #[must_use]
-pub fn restart_signaled(now: Timestamp, reason: &str) -> TaskEvent {
-    TaskEvent::new(EventKind::RestartSignaled, now, reason).detail("restart_reason", reason)
+pub fn restart_signaled(
+    now: Timestamp,
+    reason: &str,
+    kill_timeout: Duration,
+    signals: Signals,
+) -> TaskEvent {
+    let event = TaskEvent::new(EventKind::RestartSignaled, now, reason);
+    let event = event.detail("restart_reason", reason);
+    heard(event.detail("kill_timeout", short_duration(kill_timeout)), signals)
 }
 
 /// Why a check restarts what it asks.
@@ -228,17 +245,30 @@ pub fn template_failed(now: Timestamp, text: &str) -> TaskEvent {
     template_trouble(now, text).failing()
 }
 
-/// The task is being stopped.
+/// The task is being stopped; whether its driver has signals to tell it by.
 #[must_use]
-pub fn killing(now: Timestamp, reason: &str, kill_timeout: Duration) -> TaskEvent {
+pub fn killing(
+    now: Timestamp,
+    reason: &str,
+    kill_timeout: Duration,
+    signals: Signals,
+) -> TaskEvent {
     let wait = short_duration(kill_timeout);
-    TaskEvent::new(
-        EventKind::Killing,
-        now,
-        format!("Sent interrupt. Waiting {wait} before force killing"),
-    )
-    .detail("kill_reason", reason)
-    .detail("kill_timeout", wait)
+    let told = match signals {
+        Signals::Sent => "Sent interrupt",
+        Signals::None => "Asked the driver, which sends no signals, to end it",
+    };
+    let text = format!("{told}. Waiting {wait} before force killing");
+    let event = TaskEvent::new(EventKind::Killing, now, text).detail("kill_reason", reason);
+    heard(event.detail("kill_timeout", wait), signals)
+}
+
+/// An order to stop a task, with the note that the task hears nothing of it where that is so.
+fn heard(order: TaskEvent, signals: Signals) -> TaskEvent {
+    match signals {
+        Signals::Sent => order,
+        Signals::None => order.detail(NO_SIGNALS, "true"),
+    }
 }
 
 /// The task is ended while nothing of it runs.

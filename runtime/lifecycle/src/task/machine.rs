@@ -55,7 +55,7 @@ mod types;
 
 use std::time::Duration;
 
-use super::events;
+use super::events::{self, Signals};
 use super::restart::{Ending, RestartTracker};
 use ostler_model::event::TaskEvent;
 use ostler_model::held_once::HeldOnce;
@@ -93,6 +93,8 @@ pub struct TaskMachine {
     public: HeldOnce<TaskState>,
     tracker: RestartTracker,
     rules: Rules,
+    /// Of the driver of the present run.
+    signals: Signals,
     intent: Option<Intent>,
     /// The agent leaves as soon as the start on its way has answered.
     leaving: bool,
@@ -136,6 +138,7 @@ impl TaskMachine {
             public,
             tracker: RestartTracker::new(now),
             rules,
+            signals: Signals::default(),
             intent: None,
             leaving: false,
             set_up: false,
@@ -196,6 +199,7 @@ impl TaskMachine {
             TaskInput::ForceRestart { reason } => self.force_restart(at, &reason),
             TaskInput::Finish => self.finish(),
             TaskInput::Rules(rules) => self.rules_changed(at, rules),
+            TaskInput::DriverKnown { signals } => self.signals = signals,
             TaskInput::Shutdown => self.shutdown(),
             TaskInput::TimerFired => self.timer_fired(at),
             TaskInput::Note(event) if !self.is_final() => self.public.push_event(event),

@@ -25,6 +25,7 @@ use tokio::task::{Id, JoinError, JoinSet};
 use tokio_util::sync::CancellationToken;
 
 use super::calls::{self, DriverNote, EndRequest, Run, StartError};
+use super::events::Signals;
 use super::handle::{Intent, LocalRecord};
 use super::hooks::{HookError, Preparation};
 use super::machine::{At, Rules, State, TaskEffect, TaskInput, TaskMachine};
@@ -279,7 +280,10 @@ impl Runner {
                     recoverable: error.recoverable(),
                 },
             },
-            Answer::Started(Ok(())) => TaskInput::Started,
+            Answer::Started(Ok(())) => {
+                self.driver_known();
+                TaskInput::Started
+            }
             Answer::Started(Err(StartError { error, recoverable })) => {
                 TaskInput::StartFailed { error, recoverable }
             }
@@ -294,6 +298,7 @@ impl Runner {
             }
             Answer::Forgotten => TaskInput::Forgotten,
             Answer::Recovered(recovery) => {
+                self.driver_known();
                 self.feed(recovery.into());
                 self.follow_templates();
                 return;
@@ -322,6 +327,14 @@ impl Runner {
             Answer::Told | Answer::Written(_) => return,
         };
         self.feed(input);
+    }
+
+    /// The driver of the present run is at hand.
+    fn driver_known(&mut self) {
+        let driver = self.run.as_ref().and_then(|run| run.driver());
+        let Some(can) = driver.map(|driver| driver.capabilities()) else { return };
+        let signals = if can.send_signals { Signals::Sent } else { Signals::None };
+        self.feed(TaskInput::DriverKnown { signals });
     }
 
     /// A write ended. One that was refused is due again: a run must not be forgotten before what

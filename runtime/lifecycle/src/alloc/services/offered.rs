@@ -49,9 +49,10 @@ mod tests {
     use std::collections::BTreeMap;
     use std::path::Path;
     use std::sync::Arc;
+    use std::time::Duration;
 
     use super::*;
-    use crate::task::events;
+    use crate::task::events::{self, Signals};
     use ostler_model::event::TaskEvent;
     use ostler_model::held_once::HeldOnce;
     use ostler_model::ids::TaskName;
@@ -98,6 +99,8 @@ mod tests {
         ostler_jobspec::parse(text.as_bytes(), Path::new("-"), None).unwrap().groups.remove(0)
     }
 
+    const SECOND: Duration = Duration::from_secs(1);
+
     fn offered(state: &AllocState) -> Vec<Option<u64>> {
         let group = group();
         let second = |at: Timestamp| at.since(Timestamp::default()).as_secs();
@@ -112,12 +115,12 @@ mod tests {
         let both = state(&[("main", running.clone()), ("side", side(&running))]);
         assert_eq!(offered(&both), [Some(2), Some(2), Some(2)], "whole, named, main's");
 
-        let killing = events::killing(at(3), "enough", std::time::Duration::from_secs(1));
+        let killing = events::killing(at(3), "enough", SECOND, Signals::Sent);
         let killed = task(TaskStatus::Running, vec![started.clone(), killing]);
         let one = state(&[("main", killed), ("side", side(&running))]);
         assert_eq!(offered(&one), [None, Some(2), None]);
 
-        let asked = events::restart_signaled(at(3), "wanted");
+        let asked = events::restart_signaled(at(3), "wanted", SECOND, Signals::Sent);
         let ending = task(TaskStatus::Running, vec![started.clone(), asked.clone()]);
         assert_eq!(offered(&state(&[("main", ending)])), [None, None, None]);
 

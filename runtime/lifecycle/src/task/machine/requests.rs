@@ -59,7 +59,7 @@ impl TaskMachine {
             self.public.push_event(event);
         }
         let killing = if self.runs() {
-            events::killing(at.now, reason, self.rules.kill_timeout)
+            events::killing(at.now, reason, self.rules.kill_timeout, self.signals)
         } else {
             events::killing_idle(at.now, reason)
         };
@@ -87,6 +87,11 @@ impl TaskMachine {
         }
     }
 
+    fn restart_signaled(&mut self, at: At, reason: &str) {
+        let limit = self.rules.kill_timeout;
+        self.public.push_event(events::restart_signaled(at.now, reason, limit, self.signals));
+    }
+
     /// May something of the task run now?
     fn runs(&self) -> bool {
         !matches!(
@@ -104,7 +109,7 @@ impl TaskMachine {
         match self.state {
             State::Running => {
                 self.intent = Some(Intent::Restart { failure });
-                self.public.push_event(events::restart_signaled(at.now, reason));
+                self.restart_signaled(at, reason);
                 self.stop_run(at);
             }
             State::AwaitingRecovery => self.restart_anyway(at, reason, failure),
@@ -137,7 +142,7 @@ impl TaskMachine {
             // It is about to start, or it has ended for good.
             _ => return,
         }
-        self.public.push_event(events::restart_signaled(at.now, reason));
+        self.restart_signaled(at, reason);
     }
 
     pub(super) fn finish(&mut self) {

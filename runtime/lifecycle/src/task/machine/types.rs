@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use crate::task::events::Signals;
 use crate::task::restart::restarts_on_success;
 use ostler_model::event::TaskEvent;
 use ostler_model::job::{JobKind, LifecycleHook, RestartPolicy, Task};
@@ -77,6 +78,11 @@ pub enum TaskInput {
         event: TaskEvent,
         /// May it go better next time?
         recoverable: bool,
+    },
+    /// What the driver of the run can do.
+    DriverKnown {
+        /// Whether its tasks hear when they are to stop.
+        signals: Signals,
     },
     /// The driver started the task.
     Started,
