@@ -8,8 +8,10 @@ use ostler_model::ids::{AllocId, TaskName};
 use ostler_model::rng::Rng;
 use ostler_model::time::Timestamp;
 
-const PIPE: Terminal = Terminal { stdout: false, stderr: false, colours: true, columns: None, json: false };
-const SCREEN: Terminal = Terminal { stdout: true, stderr: true, colours: true, columns: None, json: false };
+const PIPE: Terminal =
+    Terminal { stdout: false, stderr: false, colours: true, columns: None, json: false };
+const SCREEN: Terminal =
+    Terminal { stdout: true, stderr: true, colours: true, columns: None, json: false };
 
 fn alloc() -> AllocId {
     AllocId::new(Rng::seeded(1).uuid())

@@ -154,8 +154,8 @@ fn read(args: &[OsString]) -> Result<(Cli, bool), clap::Error> {
 /// Arguments that cannot be read, or that ask for help or the version.
 fn not_read(error: &clap::Error, args: &[OsString]) -> ExitCode {
     let code = u8::try_from(error.exit_code()).unwrap_or(1);
-    let asked = args.iter().take_while(|arg| *arg != "--");
-    let json = asked.into_iter().any(|arg| arg.to_str() == Some("--json"));
+    let mut asked = args.iter().take_while(|arg| *arg != "--");
+    let json = asked.any(|arg| arg.to_str() == Some("--json"));
     if json && code != 0 {
         let text = error.render().to_string();
         let text = text.trim().strip_prefix("error: ").unwrap_or(text.trim()).to_owned();

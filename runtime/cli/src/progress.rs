@@ -92,8 +92,8 @@ impl Seen {
         let mut news: Vec<Report> =
             placed.into_iter().chain(news.into_iter().map(|(_, report)| report)).collect();
         // Between two of its tasks, or two runs of one, an allocation is pending again: its tasks' events say that.
-        let between = (self.status, state.client_status)
-            == (ClientStatus::Running, ClientStatus::Pending);
+        let between =
+            (self.status, state.client_status) == (ClientStatus::Running, ClientStatus::Pending);
         if state.client_status != self.status && !between {
             self.status = state.client_status;
             news.push(Report::Status {

@@ -3,8 +3,10 @@
 //! ```text
 //! all fit side by side ──────────────────────────► one line a row
 //! their longest words do ────────────────────────► cells of several lines, broken between words
-//! else the widest columns go, until the rest fits ► lines of their own below each row
+//! else the last columns go, until the rest fits ──► lines of their own below each row
 //! ```
+//! What names and sorts rows stands first, details last; one that is wider than half of the screen goes before
+//! those. A column that is empty in every row is not shown on a terminal.
 //! No word and no heading is ever broken: names, ids and paths are copied from the screen.
 
 use unicode_width::UnicodeWidthStr as _;
@@ -48,6 +50,8 @@ struct Column {
     least: usize,
     /// As it is shown.
     width: usize,
+    /// There are rows, and none has anything in it.
+    empty: bool,
 }
 
 impl Column {
@@ -56,7 +60,8 @@ impl Column {
         let cells = || rows.iter().filter_map(|row| row.get(index));
         let natural = cells().map(|cell| cell.width()).fold(head, usize::max);
         let words = cells().map(|cell| longest_word(cell));
-        Self { index, natural, least: words.fold(head, usize::max), width: natural }
+        let empty = !rows.is_empty() && cells().all(|cell| cell.is_empty());
+        Self { index, natural, least: words.fold(head, usize::max), width: natural, empty }
     }
 }
 
@@ -72,13 +77,16 @@ impl Layout {
     fn new(columns: Vec<Column>, screen: Option<usize>) -> Self {
         let mut layout = Self { beside: columns, below: Vec::new(), screen };
         let Some(screen) = screen else { return layout };
+        layout.beside.retain(|column| !column.empty);
         if layout.sum(|column| column.natural) <= screen {
             return layout;
         }
         while layout.sum(|column| column.least) > screen {
             // The first column names the row.
-            let rest = layout.beside.iter().enumerate().skip(1);
-            let Some((at, _)) = rest.max_by_key(|(_, column)| column.least) else { break };
+            let rest = || layout.beside.iter().enumerate().skip(1);
+            let wide = rest().filter(|(_, column)| column.least > screen / 2);
+            let widest = wide.max_by_key(|(_, column)| column.least);
+            let Some((at, _)) = widest.or_else(|| rest().last()) else { break };
             layout.below.push(layout.beside.remove(at).index);
         }
         layout.below.sort_unstable();

@@ -67,6 +67,47 @@ exec           driver  1.0.0    loaded  spawn                0123456789ab
 }
 
 #[test]
+fn what_names_a_row_and_how_it_is_stays_beside_it_and_details_go_below() {
+    let row = texts([
+        "0f01c0de",
+        "production-web.frontend[0]",
+        "",
+        "3",
+        "run",
+        "running",
+        "healthy",
+        "0",
+        "5m02s ago",
+        "4m58s ago",
+        "Tasks are running",
+    ]);
+    let header = [
+        "ID",
+        "NAME",
+        "NAMESPACE",
+        "VERSION",
+        "DESIRED",
+        "STATUS",
+        "HEALTH",
+        "RESTARTS",
+        "CREATED",
+        "MODIFIED",
+        "WHY",
+    ];
+    assert_eq!(
+        table(header, [row], &eighty()),
+        "\
+ID        NAME                        VERSION  DESIRED  STATUS   HEALTH
+0f01c0de  production-web.frontend[0]  3        run      running  healthy
+    RESTARTS  0
+    CREATED   5m02s ago
+    MODIFIED  4m58s ago
+    WHY       Tasks are running
+"
+    );
+}
+
+#[test]
 fn a_number_stays_with_its_unit() {
     let long = "what the plugin said the last time was far too long for its column";
     let row = texts(["exec", "running", "226.5 ms", "2.3 KiB", long]);

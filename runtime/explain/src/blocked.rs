@@ -58,9 +58,13 @@ impl BlockedProblem {
             "no_cores" | "driver_gives_no_cores" => {
                 one(format!("ask for cpu in place of cores in resources of task {task}"))
             }
-            "no_shared_core" => one("ask for fewer cores: one must stay for tasks without their own".to_owned()),
+            "no_shared_core" => {
+                one("ask for fewer cores: one must stay for tasks without their own".to_owned())
+            }
             "unknown_driver" => self.unknown_driver(),
-            "driver_still_loading" => one("nothing: it is placed when its driver is loaded".to_owned()),
+            "driver_still_loading" => {
+                one("nothing: it is placed when its driver is loaded".to_owned())
+            }
             "driver_not_ready" => {
                 let driver = self.text_of("/driver");
                 one(format!("{} says what its driver lacks", commands::explain_plugin(driver)))

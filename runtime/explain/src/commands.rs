@@ -10,6 +10,7 @@ macro_rules! commands {
     ($($(#[$doc:meta])* $name:ident($($word:ident),*) = $line:literal;)*) => {
         $(
             $(#[$doc])*
+            #[allow(clippy::useless_format, reason = "some have nothing that goes into them")]
             pub(crate) fn $name($($word: &str),*) -> String {
                 $(let $word = shell_word($word);)*
                 format!($line)

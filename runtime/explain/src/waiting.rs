@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use ostler_model::event::EventKind;
-use ostler_model::job_id::NAMESPACE;
+use ostler_model::ids::NAMESPACE;
 use ostler_model::time::Timestamp;
 use ostler_wire::TaskEvent;
 

@@ -89,6 +89,7 @@ mod real_programs;
 mod recorded_requests;
 mod rescheduling;
 mod run_command;
+mod said;
 mod service_checks;
 mod services;
 mod starting;

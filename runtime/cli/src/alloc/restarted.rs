@@ -65,7 +65,13 @@ impl RestartWatch {
         });
         let said = late.map(|(name, state)| {
             let last = state.events.last().map_or("", |event| event.display_message.trim());
-            one_line(&format!("task {name} is {} (last: {last})", state.state))
+            let last = if last.is_empty() { String::new() } else { format!(": {last}") };
+            let is = match state.state {
+                TaskStatus::Pending => "pending",
+                TaskStatus::Running => "not restarted",
+                TaskStatus::Dead => "dead",
+            };
+            one_line(&format!("task {name} is {is}{last}"))
         });
         said.collect::<Vec<_>>().join("; ")
     }
@@ -119,7 +125,7 @@ mod tests {
         let running = alloc("running", &[("a", "running", 0), ("b", "running", 0)]);
         let asked = RestartWatch::of(&running, None, false);
         let told = asked.waits_for(&alloc("running", &[("a", "running", 1), ("b", "pending", 1)]));
-        assert_eq!(told, "task b is pending (last: )");
+        assert_eq!(told, "task b is pending");
     }
 
     #[test]

@@ -18,7 +18,7 @@ use ostler_api::client::ApiClient;
 use ostler_explain::fold;
 use ostler_model::clock::Clock;
 use ostler_model::cores::CoreSet;
-use ostler_model::ids::AllocId;
+use ostler_model::ids::{AllocId, NAMESPACE};
 use ostler_model::limits::MIB;
 use ostler_model::task::TaskStatus;
 use ostler_model::time::Timestamp;
@@ -84,19 +84,25 @@ fn list_text(allocs: &mut [Alloc], style: Style) -> String {
     }
     // Newest first: that is what is asked for most.
     allocs.sort_by(|a, b| b.create_time.cmp(&a.create_time).then(a.name.cmp(&b.name)));
+    // What says the same of all is left out where people look at it. Other programs find each column in its place.
+    let short = style.terminal.stdout && !style.verbose;
+    let one = short && allocs.iter().all(|alloc| alloc.namespace == NAMESPACE);
+    let calm = |alloc: &Alloc| alloc.task_states.values().all(|task| task.restarts == 0);
+    let calm = short && allocs.iter().all(calm);
+    let unless = |left_out: bool, text: String| if left_out { String::new() } else { text };
     let rows = allocs.iter().map(|alloc| {
         let restarts: u64 = alloc.task_states.values().map(|task| task.restarts).sum();
         [
             style.id(alloc.id),
             alloc.name.to_string(),
-            alloc.namespace.to_string(),
+            unless(one, alloc.namespace.to_string()),
             alloc.version().to_string(),
             alloc.desired().to_owned(),
             alloc.client_status.to_string(),
             health(alloc).to_owned(),
-            restarts.to_string(),
+            unless(calm, restarts.to_string()),
             style.time(alloc.create_time),
-            style.time(alloc.modify_time),
+            unless(short, style.time(alloc.modify_time)),
             alloc.why().to_owned(),
         ]
     });

@@ -95,6 +95,72 @@ fn every_command_that_an_explanation_advises_is_one() {
     }
 }
 
+/// All files with this ending below a directory, but for those of tests.
+fn files(dir: &std::path::Path, ending: &str, into: &mut Vec<PathBuf>) {
+    for entry in std::fs::read_dir(dir).unwrap() {
+        let path = entry.unwrap().path();
+        let name = path.file_name().unwrap().to_str().unwrap().to_owned();
+        if path.is_dir() && name != "tests" && name != "target" {
+            files(&path, ending, into);
+        } else if name.ends_with(ending) && !name.contains("tests") {
+            into.push(path);
+        }
+    }
+}
+
+/// What is named may want more words, and no others.
+fn is_named_rightly(words: &[&str]) -> Result<(), String> {
+    use clap::error::ErrorKind as Kind;
+    let kinds = [
+        Kind::MissingRequiredArgument,
+        Kind::MissingSubcommand,
+        Kind::DisplayHelpOnMissingArgumentOrSubcommand,
+        Kind::ValueValidation,
+        Kind::InvalidValue,
+        Kind::DisplayHelp,
+        Kind::DisplayVersion,
+    ];
+    match Cli::try_parse_from(words) {
+        Err(error) if !kinds.contains(&error.kind()) => Err(format!("{words:?}: {error}")),
+        _ => Ok(()),
+    }
+}
+
+#[test]
+fn the_commands_that_messages_name_are_there_with_their_options() {
+    let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    let (mut sources, mut wrong, mut seen) = (Vec::new(), Vec::new(), 0);
+    files(&root, ".rs", &mut sources);
+    for file in sources {
+        let text = std::fs::read_to_string(&file).unwrap();
+        let mut code = String::new();
+        for line in text.lines().filter(|line| !line.trim_start().starts_with("//")) {
+            // A literal goes on in the next line.
+            match line.trim_start().strip_suffix('\\') {
+                Some(begin) => code.push_str(begin),
+                None => code.extend([line.trim_start(), "\n"]),
+            }
+        }
+        for piece in code.split("`ostler ").skip(1) {
+            let Some((line, _)) = piece.split_once('`').filter(|(line, _)| !line.contains('\n'))
+            else {
+                continue;
+            };
+            // Of `node {}` the rest says what.
+            let pieces = line.split('{').map(|part| part.rsplit('}').next().unwrap_or_default());
+            let line = pieces.collect::<Vec<_>>().join("x").replace("node x", "node");
+            let line = line.split(" < ").next().unwrap();
+            let words: Vec<&str> = ["ostler"].into_iter().chain(line.split_whitespace()).collect();
+            seen += 1;
+            wrong.extend(
+                is_named_rightly(&words).err().map(|why| format!("{}: {why}", file.display())),
+            );
+        }
+    }
+    assert!(seen > 50, "the sources are read: {seen}");
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
 #[test]
 fn the_help_of_run_documents_every_exit_code() {
     let help = help(&["run"]);

@@ -12,6 +12,7 @@ use super::super::terminal::{Terminal, one_line, plain};
 use super::plan_devices;
 use ostler_agent::DeviceExplanation;
 use ostler_api::client::segment;
+use ostler_model::words::shell_word;
 use ostler_wire::JobRequest;
 
 /// What the agent says of a plan.

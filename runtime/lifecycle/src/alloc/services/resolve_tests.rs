@@ -174,6 +174,9 @@ fn texts_of_a_service_and_its_checks_are_replaced() {
         panic!("a script")
     };
     assert_eq!((task.as_str(), argv), ("t", vec!["/bin/v1".to_owned(), "8080".to_owned()]));
+    // That of a check without a name is made of its service's.
+    let names = service.checks.iter().map(|check| check_name(check, &env));
+    assert_eq!(names.collect::<Vec<_>>(), ["service: \"web-0\" check", "s"]);
 }
 
 #[test]
