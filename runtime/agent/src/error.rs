@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use ostler_lifecycle::alloc::dir::AllocDirError;
 use ostler_model::limits::AGENT_OPEN_FILES_MIN;
 use ostler_node::NodeIdError;
 use ostler_plugin::PluginError;
@@ -69,6 +70,22 @@ pub enum AgentError {
     /// The directory of the workers of WASM tasks.
     #[error("cannot look for workers of WASM tasks in the data directory: {0}")]
     Workers(#[source] std::io::Error),
+    /// Ids that allocations shall have are somebody else's.
+    #[error(
+        "client {{ users }} of the configuration gives allocations the user ids {first} to {last}, and {taken}; give \
+         others with dynamic_user_min and dynamic_user_max"
+    )]
+    UserIds {
+        /// The first of them.
+        first: u32,
+        /// The last.
+        last: u32,
+        /// Whose some are.
+        taken: String,
+    },
+    /// Which user ids allocations have cannot be read.
+    #[error("cannot see which user ids allocations have: {0}")]
+    AllocUsers(#[from] AllocDirError),
     /// A blocking step was given up.
     #[error("start-up was given up in the middle of {0}")]
     GivenUp(&'static str),

@@ -44,6 +44,7 @@ mod scheduling;
 pub mod session;
 mod startup;
 pub mod upgrade;
+mod user_range;
 pub mod views;
 
 use std::collections::BTreeSet;

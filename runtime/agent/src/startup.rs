@@ -22,6 +22,7 @@ use super::held::Holds;
 use super::networks::{facts, of_node};
 use super::node_cores::node_cores;
 use super::restore::Left;
+use super::user_range;
 use super::{
     AgentConfig, AgentError, AgentHandle, AgentMode, AgentOptions, Inner, OpenState, catalogue,
     fetching, loading,
@@ -153,6 +154,7 @@ pub(super) async fn begin(options: AgentOptions, open: OpenState) -> Result<Begu
     // Those of now: what is made later belongs to who makes it.
     let old_networks = networks.left().await;
     let kill_timeout_max = options.config.client.max_kill_timeout.unwrap_or(KILL_TIMEOUT_MAX);
+    let users = user_range::users(&options, &data_dir, &mut notices).await?;
     let node_services = NodeServices::new(found.index());
     let kept = super::namespaces::load(&options, &state, found.index(), &mut notices).await?;
     let (namespaces, variables) = kept;
@@ -174,6 +176,7 @@ pub(super) async fn begin(options: AgentOptions, open: OpenState) -> Result<Begu
         rng: options.rng.clone(),
         // One that ends with its command leaves no mount behind, whatever ends it.
         secrets_in_memory: options.mode == AgentMode::Durable,
+        users,
         recorded_index: found.index(),
         holds: live.holds(&data_dir),
         kill_timeout_max,

@@ -120,6 +120,7 @@ impl<'a> Scene<'a> {
             disk_bytes_max: 64 * MIB,
             ports: vec![],
             user: None,
+            alloc_user: None,
             named: Arc::from([]),
             env: Arc::from([]),
             network: None,

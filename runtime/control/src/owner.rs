@@ -31,6 +31,7 @@ use crate::tables::{AllocReport, Tables};
 use crate::variables::NodeVariables;
 use crate::views::Stage;
 use ostler_device::manager::DeviceManager;
+use ostler_lifecycle::alloc::users::AllocUsers;
 use ostler_lifecycle::alloc::{
     AllocHandle, AllocPhase, DiskMeter, DiskWatch, PhaseWatch, RestoredAlloc,
 };
@@ -80,6 +81,8 @@ pub struct ControlOptions {
     pub rng: Rng,
     /// Secrets of tasks are kept in memory, where a file system can be mounted there.
     pub secrets_in_memory: bool,
+    /// Gives allocations user ids of their own.
+    pub users: AllocUsers,
     /// The highest index on record.
     pub recorded_index: u64,
     /// Runs that live and that nobody owns.

@@ -33,6 +33,7 @@ pub mod size;
 pub mod snapshot;
 pub mod status;
 pub mod update;
+pub mod users;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -70,6 +71,7 @@ pub use self::hooks::{HookKind, HookTime};
 pub use self::machine::AllocPhase;
 pub use self::phases::{OwnerGone, PhaseWatch};
 pub use self::size::{AllocDiskUse, DiskMeter, OnDisk};
+use self::users::AllocUsers;
 
 /// What an allocation's owner needs.
 pub struct AllocRunnerConfig {
@@ -97,6 +99,8 @@ pub struct AllocRunnerConfig {
     pub kill_timeout_max: Duration,
     /// Secrets of tasks are kept in memory, where the agent may mount a file system there.
     pub secrets_in_memory: bool,
+    /// Gives allocations user ids of their own.
+    pub users: AllocUsers,
     /// Earlier allocations of its place that this node runs, newest first: each is waited for.
     pub previous: Vec<PreviousAlloc>,
     /// Watches over what it has on disk.

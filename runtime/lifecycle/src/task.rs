@@ -37,6 +37,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::alloc::coordinator::Gate;
 use crate::alloc::dir::TaskDir;
+use crate::alloc::users::AllocUsers;
 use crate::queue;
 use crate::watch;
 use ostler_logs::TaskLogs;
@@ -136,6 +137,8 @@ pub struct TaskScope {
     pub kill_timeout_max: Duration,
     /// `secrets` is in memory, where the agent may mount a file system there.
     pub secrets_in_memory: bool,
+    /// Gives allocations user ids of their own.
+    pub users: AllocUsers,
     /// What happens around runs; [`hooks::standard`].
     pub hooks: Vec<Arc<dyn TaskHook>>,
     /// The services of the node, for templates.

@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
+use std::ops::RangeInclusive;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -95,6 +96,8 @@ pub struct ClientConfig {
     pub host_volumes: BTreeMap<String, HostVolume>,
     /// Networks of allocations.
     pub network: NetworkConfig,
+    /// User ids that allocations have of their own; `DYNAMIC_USERS` unless given.
+    pub users: Option<RangeInclusive<u32>>,
     /// Longest `kill_timeout` of a task that is waited for; `KILL_TIMEOUT_MAX` unless given.
     pub max_kill_timeout: Option<Duration>,
 }

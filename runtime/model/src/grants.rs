@@ -257,11 +257,16 @@ impl Grants {
         user.is_none_or(|user| self.users.iter().any(|pattern| wildcard(pattern, user)))
     }
 
-    /// The user of an isolated task whose job names none.
+    /// The user of isolated tasks whose job names none, where the configuration says it.
+    #[must_use]
+    pub fn isolated_user(&self) -> Option<&str> {
+        self.isolation.as_ref().and_then(|isolation| isolation.user.as_deref())
+    }
+
+    /// The user of an isolated task whose job names none, and whose allocation has no user id of its own.
     #[must_use]
     pub fn isolated_as(&self) -> String {
-        let granted = self.isolation.as_ref().and_then(|isolation| isolation.user.clone());
-        granted.unwrap_or_else(|| USER_DEFAULT.to_owned())
+        self.isolated_user().unwrap_or(USER_DEFAULT).to_owned()
     }
 
     /// May this be started as a task process? Where programs are named, one that is not given by

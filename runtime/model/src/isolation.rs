@@ -5,7 +5,8 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-/// User of tasks whose job names none, where the agent may switch users.
+/// User of isolated tasks whose job names none and whose allocation has no user id of its own, where the agent may
+/// switch users.
 pub const USER_DEFAULT: &str = "nobody";
 
 /// What a task sees of the system, read-only, unless the configuration says otherwise. What is not
@@ -112,7 +113,7 @@ pub struct IsolationGrant {
     pub mounts: Vec<String>,
     /// Capabilities that jobs may ask for.
     pub capabilities: Vec<String>,
-    /// User of tasks whose job names none; [`USER_DEFAULT`] unless given.
+    /// User of tasks whose job names none; an id of the allocation's own, or [`USER_DEFAULT`], unless given.
     pub user: Option<String>,
     /// Processes and threads of one task.
     pub processes_max: Option<u32>,

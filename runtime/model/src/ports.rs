@@ -49,6 +49,43 @@ pub struct FileOwner {
     pub gid: u32,
 }
 
+/// Whose the files are that are made for a task: whom its processes will run as.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TaskOwner {
+    /// The agent's own.
+    Agent,
+    /// This user's.
+    User(FileOwner),
+    /// Those of the user id that its allocation has of its own.
+    OfAlloc {
+        /// Whose they are where the allocation has none.
+        otherwise: FileOwner,
+    },
+}
+
+/// Whom the tasks of an allocation run as that are kept apart and that name no user.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum AllocUser {
+    /// It was not asked yet.
+    #[default]
+    NotKnown,
+    /// A user of the node that others may be as well.
+    Shared,
+    /// A user id that no other allocation has.
+    Own(u32),
+}
+
+impl AllocUser {
+    /// The id that it has of its own.
+    #[must_use]
+    pub const fn own(self) -> Option<u32> {
+        match self {
+            Self::Own(id) => Some(id),
+            Self::NotKnown | Self::Shared => None,
+        }
+    }
+}
+
 /// What a driver can do.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Capabilities {
@@ -286,6 +323,8 @@ pub struct TaskContext {
     pub device_nodes: Vec<DeviceNode>,
     /// User its job names, interpolated; known while its driver starts it.
     pub user: Option<String>,
+    /// The user id that its allocation has of its own: whom it runs as where it is kept apart and names no user.
+    pub alloc_user: Option<u32>,
     /// `address:port` texts in its job's `config`: what it may be connected to; known while its
     /// driver starts it.
     pub named: Arc<[String]>,
@@ -380,22 +419,22 @@ pub trait Driver: Send + Sync {
         Vec::new()
     }
     /// What a task of this driver that runs as `user` has in its environment where its job says nothing
-    /// else: `PATH`, `HOME` and the like.
-    fn usual_env(&self, user: Option<String>) -> BoxFuture<'_, Vec<(String, String)>> {
-        let _ = user;
+    /// else: `PATH`, `HOME` and the like. `of_alloc`: whom it may run as that names no user.
+    fn usual_env(
+        &self,
+        user: Option<String>,
+        of_alloc: AllocUser,
+    ) -> BoxFuture<'_, Vec<(String, String)>> {
+        let _ = (user, of_alloc);
         Box::pin(std::future::ready(Vec::new()))
     }
     /// Learn what of a task's `config` is secret; a driver may know more keys than everybody does.
     fn learn_secrets(&self, config: &JsonObject, secrets: &mut Secrets) {
         secrets.learn_config(config.text(), None);
     }
-    /// Whose the files are that are made for a task whose job names this user: whom its processes will run
-    /// as. `None`: the agent's own.
-    fn owner(
-        &self,
-        _user: Option<String>,
-    ) -> BoxFuture<'_, Result<Option<FileOwner>, PluginCallError>> {
-        Box::pin(std::future::ready(Ok(None)))
+    /// Whose the files are that are made for a task whose job names this user.
+    fn owner(&self, _user: Option<String>) -> BoxFuture<'_, Result<TaskOwner, PluginCallError>> {
+        Box::pin(std::future::ready(Ok(TaskOwner::Agent)))
     }
     /// Check a task's `config` against the driver's schema; empty when fine.
     fn validate(&self, config: &JsonObject) -> Vec<Diagnostic>;

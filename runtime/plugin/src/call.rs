@@ -34,7 +34,7 @@ use ostler_model::grants::answers::Answers;
 use ostler_model::ids::JobId;
 use ostler_model::json::JsonObject;
 use ostler_model::limits;
-use ostler_model::ports::{FileOwner, PluginCallError, TaskContext};
+use ostler_model::ports::{PluginCallError, TaskContext, TaskOwner};
 use ostler_model::redact::Secrets;
 use ostler_sandbox::{
     Blocks, CallError, CallPace, CpuMeter, EngineKind, GuestLimiter, GuestTask, StoreLimits,
@@ -243,14 +243,21 @@ impl<P: Send + Sync + 'static> Caller<P> {
         &self,
         user: Option<String>,
         isolated: bool,
-    ) -> Result<Option<FileOwner>, PluginCallError> {
+    ) -> Result<TaskOwner, PluginCallError> {
         let grants = &self.context.grants;
         if !grants.process || !grants.allow_user(user.as_deref()) {
-            return Ok(None);
+            return Ok(TaskOwner::Agent);
         }
+        // Whom the configuration names, and who is named by the job, is that user in every allocation.
+        let of_alloc = isolated && user.is_none() && grants.isolated_user().is_none();
         let isolated_as = isolated.then(|| grants.isolated_as());
         let found = self.services.processes.owner(user, isolated_as).await;
-        found.map_err(|error| PluginCallError::Fatal(ostler_process::chain(&error)))
+        let found = found.map_err(|error| PluginCallError::Fatal(ostler_process::chain(&error)))?;
+        Ok(match found {
+            None => TaskOwner::Agent,
+            Some(otherwise) if of_alloc => TaskOwner::OfAlloc { otherwise },
+            Some(user) => TaskOwner::User(user),
+        })
     }
 
     /// The deadline of one call.

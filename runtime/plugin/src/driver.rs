@@ -22,8 +22,8 @@ use ostler_model::json::JsonObject;
 use ostler_model::limits::HANDLE_BYTES_MAX;
 use ostler_model::plugin::Manifest;
 use ostler_model::ports::{
-    Capabilities, FileOwner, FsIsolation, Inspected, PluginCallError, Started, TaskConfig,
-    TaskContext,
+    Capabilities, FsIsolation, Inspected, PluginCallError, Started, TaskConfig, TaskContext,
+    TaskOwner,
 };
 use ostler_model::redact::Secrets;
 use ostler_model::session::ExecPlan;
@@ -114,7 +114,7 @@ impl DriverPlugin {
     ///
     /// # Errors
     /// A user that is not there.
-    pub async fn owner(&self, user: Option<String>) -> Result<Option<FileOwner>, PluginCallError> {
+    pub async fn owner(&self, user: Option<String>) -> Result<TaskOwner, PluginCallError> {
         // One that sees a root of its own is somebody, also where its job names nobody.
         let isolated = self.capabilities.fs_isolation == FsIsolation::Chroot;
         self.caller.owner(user, isolated).await

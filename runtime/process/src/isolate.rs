@@ -28,6 +28,7 @@ pub(super) mod enter;
 pub(super) mod filter;
 pub(super) mod filter_engine;
 pub(super) mod inside;
+mod names;
 pub(super) mod prepare;
 pub(super) mod privileges;
 pub(super) mod probe;
@@ -44,6 +45,7 @@ use serde::{Deserialize, Serialize};
 pub(super) use self::inside::loopback_up;
 pub use self::privileges::capability;
 pub use self::probe::Abilities;
+use crate::user::UserDefault;
 use ostler_model::device::{DeviceNode, Mount};
 use ostler_model::isolation::Part;
 
@@ -69,7 +71,7 @@ pub struct Isolation {
     /// Capabilities it keeps, as the kernel's bits.
     pub capabilities: u64,
     /// User when its job names none; also the only way to be root is to be named.
-    pub user_default: String,
+    pub user_default: UserDefault,
     /// The configuration names root as a user of tasks.
     pub root_allowed: bool,
     /// Processes and threads, where the configuration says how many.

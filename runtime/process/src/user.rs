@@ -27,8 +27,28 @@ pub struct Ids {
 pub const PATH_USUAL: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 /// The language of programs of tasks that do not say it.
 pub const LANG_USUAL: &str = "C.UTF-8";
-/// Variables that say whom a process runs as, and where that one is at home.
-pub const WHO: [&str; 3] = ["USER", "LOGNAME", "HOME"];
+/// Variables that say whom a process runs as.
+pub const NAMES: [&str; 2] = ["USER", "LOGNAME"];
+/// The same, with where that one is at home.
+pub const WHO: [&str; 3] = [NAMES[0], NAMES[1], "HOME"];
+
+/// Whom an isolated process is that names no user.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum UserDefault {
+    /// A user of the node.
+    Named(String),
+    /// An id that is nobody's of the node, with a group of the same number.
+    Id(u32),
+}
+
+impl std::fmt::Display for UserDefault {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Named(name) => f.write_str(name),
+            Self::Id(id) => id.fmt(f),
+        }
+    }
+}
 
 /// Whom a process runs as.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -39,6 +59,14 @@ pub struct Account {
     name: String,
     /// `HOME`; empty: nobody knows.
     home: String,
+    /// The node has no name for it.
+    unknown: bool,
+}
+
+/// What an id is called that the node has no name for.
+#[must_use]
+pub fn name_of_id(id: u32) -> String {
+    format!("alloc-{id}")
 }
 
 impl Account {
@@ -52,10 +80,21 @@ impl Account {
         OWN.get_or_init(look_up).clone()
     }
 
+    /// Of an id that the node has no name for.
+    fn of_id(id: u32) -> Self {
+        let ids = Ids { uid: id, gid: id, groups: vec![id] };
+        Self { ids: Some(ids), name: name_of_id(id), home: String::new(), unknown: true }
+    }
+
+    /// The id, where the node has no name for it.
+    pub(crate) fn unknown_id(&self) -> Option<u32> {
+        self.ids.as_ref().filter(|_| self.unknown).map(|ids| ids.uid)
+    }
+
     fn of(user: &User, ids: Option<Ids>) -> Self {
         // Names come from outside; one that is not text is left out.
         let home = user.dir.to_str().unwrap_or_default().to_owned();
-        Self { ids, name: user.name.clone(), home }
+        Self { ids, name: user.name.clone(), home, unknown: false }
     }
 
     /// The variables that programs look for, with what says who they run as where `env` does not.
@@ -84,9 +123,17 @@ pub fn environment_of(user: Option<&str>) -> Vec<(String, String)> {
 /// # Errors
 /// [`ProcessError::UnknownUser`], [`ProcessError::UserNotPermitted`] when the agent is not root,
 /// [`ProcessError::System`] when the look-up failed.
-pub fn of_task(named: Option<&str>, isolated_as: Option<&str>) -> Result<Account, ProcessError> {
+pub fn of_task(
+    named: Option<&str>,
+    isolated_as: Option<&UserDefault>,
+) -> Result<Account, ProcessError> {
     let isolated_as = isolated_as.filter(|_| rustix::process::geteuid().is_root());
-    named.or(isolated_as).map_or_else(|| Ok(Account::own()), resolve)
+    match (named, isolated_as) {
+        (Some(name), _) => resolve(name),
+        (None, Some(UserDefault::Named(name))) => resolve(name),
+        (None, Some(UserDefault::Id(id))) => Ok(Account::of_id(*id)),
+        (None, None) => Ok(Account::own()),
+    }
 }
 
 /// The user of this name.
@@ -128,11 +175,13 @@ impl ProcessHost {
             return Ok(None);
         }
         let isolated_as = match isolated_as {
-            Some(user) if named.is_none() && self.abilities().await.can(Part::User) => Some(user),
+            Some(user) if named.is_none() && self.abilities().await.can(Part::User) => {
+                Some(UserDefault::Named(user))
+            }
             _ => None,
         };
         let found =
-            tokio::task::spawn_blocking(move || of_task(named.as_deref(), isolated_as.as_deref()));
+            tokio::task::spawn_blocking(move || of_task(named.as_deref(), isolated_as.as_ref()));
         let ids = found.await.unwrap_or(Err(ProcessError::Stopped))?.ids;
         Ok(ids.map(|ids| FileOwner { uid: ids.uid, gid: ids.gid }))
     }
@@ -184,5 +233,14 @@ mod tests {
         let home = root.environment(&[]).into_iter().find(|(name, _)| name == "HOME");
         assert_eq!(home.unwrap().1, "/root");
         assert_eq!(Account::default().environment(&[]), []);
+    }
+
+    #[test]
+    fn an_id_without_a_name_is_called_by_its_number_and_has_no_home() {
+        let account = Account::of_id(80_001);
+        assert_eq!(account.ids, Some(Ids { uid: 80_001, gid: 80_001, groups: vec![80_001] }));
+        let said = NAMES.map(|name| (name.to_owned(), "alloc-80001".to_owned()));
+        assert_eq!((account.unknown_id(), Account::own().unknown_id()), (Some(80_001), None));
+        assert_eq!(account.environment(&[]), said);
     }
 }

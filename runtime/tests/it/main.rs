@@ -20,6 +20,7 @@ mod agent_command_allocs;
 mod agent_command_jobs;
 mod alloc_exec;
 mod alloc_files;
+mod alloc_users;
 mod answers;
 mod api_answers;
 mod api_jobs;

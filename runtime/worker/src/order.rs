@@ -187,6 +187,7 @@ pub(crate) fn received(
         mounts: mounts.collect(),
         device_nodes: Vec::new(),
         user: None,
+        alloc_user: None,
         named: Arc::default(),
         env: Arc::default(),
         network: None,

@@ -153,6 +153,7 @@ impl Diff {
             memory_total_mb,
             host_volumes,
             network,
+            users,
             max_kill_timeout,
         } = old;
         self.key("client.cpu_total_compute", cpu_total_compute, &new.cpu_total_compute);
@@ -160,6 +161,7 @@ impl Diff {
         self.key("client.max_kill_timeout", max_kill_timeout, &new.max_kill_timeout);
         let live = Some(Live::HostVolumes);
         self.live("client.host_volume", live, host_volumes, &new.host_volumes);
+        self.key("client.users", users, &new.users);
         let NetworkConfig { cni_path, cni_config_dir, bridge_name, bridge_subnet, host_networks } =
             network;
         let new = &new.network;

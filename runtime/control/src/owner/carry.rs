@@ -178,6 +178,7 @@ impl Owner {
             rng: options.rng.clone(),
             kill_timeout_max: options.kill_timeout_max,
             secrets_in_memory: options.secrets_in_memory,
+            users: options.users.clone(),
             previous,
             disk_watch: self.disk_watch.clone(),
             services: options.services.clone(),

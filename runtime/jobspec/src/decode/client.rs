@@ -1,6 +1,7 @@
 //! What the configuration says of the node and of the cluster it is in: the `client` and `tls` blocks.
 
 use std::collections::BTreeMap;
+use std::ops::RangeInclusive;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -11,7 +12,9 @@ use crate::keys::Bounds::{Time, Whole};
 use crate::keys::{Context, Given, MOST, Texts, hint, keys};
 use ostler_model::artifact::ArtifactConfig;
 use ostler_model::config::{ClientConfig, ClusterConfig, HttpConfig, TlsConfig};
-use ostler_model::limits::{CLUSTER_SERVERS_MAX, KILL_TIMEOUT_CEILING};
+use ostler_model::limits::{
+    CLUSTER_SERVERS_MAX, DYNAMIC_USERS, DYNAMIC_USERS_MAX, KILL_TIMEOUT_CEILING,
+};
 use ostler_model::server_address::ServerAddress;
 
 keys! {
@@ -42,6 +45,8 @@ keys! {
         bridge_network_subnet: Given<String>, "`172.26.64.0/20`";
         /// Addresses of the node that ports may ask for by name.
         host_networks "host_network": Vec<HostNetworkKeys>;
+        /// User ids that allocations have of their own.
+        users: Option<UsersKeys>;
         /// Nobody runs a command inside a task of this node by `alloc exec`, Ostler's or Nomad's.
         disable_remote_exec: Given<bool>, "`false`";
         /// An agent is always a client.
@@ -57,6 +62,16 @@ keys! {
         "network_interface"; "chroot_env";
         "disk_total_mb"; "cpu_disable_dmidecode"; "server_join" [hint("write servers = […]")];
         "template"; "drain_on_shutdown";
+    }
+}
+
+keys! {
+    struct UsersKeys: "users" {
+        /// The first user id, and group id, of those for allocations: isolated tasks that name no user run as the one
+        /// of their allocation.
+        dynamic_user_min: Given<u32> [Whole(USER_ID_LEAST, USER_ID_MOST)], "`80000`";
+        /// The last of them. No user or group of the node may have one, nor another agent on the machine.
+        dynamic_user_max: Given<u32> [Whole(USER_ID_LEAST, USER_ID_MOST)], "`89999`";
     }
 }
 
@@ -83,6 +98,11 @@ keys! {
         "tls_prefer_server_cipher_suites";
     }
 }
+
+/// Below are users of the system itself.
+const USER_ID_LEAST: i64 = 1_000;
+/// Some file systems and tools take the last ids for none, or for negative ones.
+const USER_ID_MOST: i64 = 2_147_483_647;
 
 /// What a `client` block says.
 pub(super) struct Client {
@@ -132,14 +152,39 @@ pub(super) fn client(
         host_networks: keys.host_networks,
     };
     let network = network::config(network, cx);
+    let users = users(keys.users, cx);
     let node = ClientConfig {
         cpu_total_compute,
         memory_total_mb,
         host_volumes,
         network,
+        users,
         max_kill_timeout,
     };
     Client { node, cluster, meta: keys.meta, artifact }
+}
+
+fn users(keys: Option<UsersKeys>, cx: &mut Context<'_>) -> Option<RangeInclusive<u32>> {
+    let keys = keys?;
+    let (first, last) = (keys.dynamic_user_min.value, keys.dynamic_user_max.value);
+    if first.is_none() && last.is_none() {
+        return None;
+    }
+    let ids = first.unwrap_or(*DYNAMIC_USERS.start())..=last.unwrap_or(*DYNAMIC_USERS.end());
+    let count = u64::from(*ids.end()).saturating_add(1).saturating_sub(u64::from(*ids.start()));
+    if count == 0 {
+        cx.error(
+            keys.at,
+            format!(
+                "dynamic_user_min is {}, above dynamic_user_max, which is {}",
+                ids.start(),
+                ids.end()
+            ),
+        );
+    } else if count > DYNAMIC_USERS_MAX {
+        cx.error(keys.at, format!("these are {count} user ids; give at most {DYNAMIC_USERS_MAX}"));
+    }
+    Some(ids)
 }
 
 pub(super) fn tls(keys: TlsKeys, cx: &mut Context<'_>) -> Option<TlsConfig> {

@@ -65,8 +65,8 @@ keys! {
         mounts: Texts, "none";
         /// Capabilities that jobs may ask for.
         capabilities: Texts, "none";
-        /// User of tasks whose job names none.
-        user: Given<String>, "`nobody`";
+        /// User of tasks whose job names none, of all allocations.
+        user: Given<String>, "an id of each allocation's own (`client { users }`), or `nobody` where it has none";
         /// Processes and threads of one task; the kernel can number so many at most.
         processes_max: Given<u32> [Whole(1, 4_194_304)], "`4096`";
     }

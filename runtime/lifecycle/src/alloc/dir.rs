@@ -2,9 +2,9 @@
 //!
 //! ```text
 //! <root>/                       0700  of the agent: no other user of the node gets any further
-//!   <alloc id>/                 0755
+//!   <alloc id>/                 0755  its group: the user id that is the allocation's own ([`super::users`])
 //!     alloc/                    0755  shared by the tasks of the allocation
-//!       data/ logs/ tmp/        0755
+//!       data/ logs/ tmp/        0755  the group of data: who was at it last ([`super::owner`])
 //!     <task>/                   0755
 //!       local/ tmp/             0755
 //!       secrets/                0700

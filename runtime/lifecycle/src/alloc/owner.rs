@@ -6,17 +6,19 @@
 //!                            node's own paths also the directory around them
 //! templates, artifacts,      with each directory that is made on the way ([`make_directories`], `bring`)
 //!   payloads
-//! data of an earlier task    what its user had, with all below
+//! data of an earlier task    what its user had, with all below; of `alloc/data` what allocations before had
+//!                            whose user id was their own, once: then its group is the id of this one
 //! ```
 //! Nothing that a task put there is followed. Without an owner everything is the agent's own.
 
 use std::ffi::{CStr, CString};
 use std::io;
+use std::ops::RangeInclusive;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
 use cap_std::fs::Dir;
-use rustix::fs::{AtFlags, FileType, Gid, Mode, OFlags, Uid};
+use rustix::fs::{AtFlags, FileType, Gid, Mode, OFlags, Stat, Uid};
 use rustix::io::Errno;
 
 use super::dir::at::{DIRECTORY_FLAGS, io_error, is_dots, open_child};
@@ -28,10 +30,35 @@ use ostler_model::ports::FileOwner;
 /// What of its directory a task writes.
 const WRITTEN: [&str; 3] = ["local", "secrets", "tmp"];
 /// What of the shared directory all tasks of an allocation write, whoever they run as.
-const LENT: [&str; 2] = ["data", "tmp"];
+const LENT: [&str; 2] = [DATA, "tmp"];
+const DATA: &str = "data";
 const WRITABLE_BY_ALL: Mode = Mode::from_raw_mode(0o777);
 
-/// Give a task its directories. `whole`: it sees the directory around them too.
+/// What a task is given.
+#[derive(Clone, Debug)]
+pub struct HandOver {
+    /// Whose it becomes.
+    pub owner: FileOwner,
+    /// It sees the directory around its own too.
+    pub whole: bool,
+    /// The user ids that allocations have of their own; none where they have none.
+    pub ids: Option<RangeInclusive<u32>>,
+    /// What of `alloc/data` becomes the owner's.
+    pub data: DataOf,
+}
+
+/// Whose files of `alloc/data` become the owner's, where they are those of an allocation before.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DataOf {
+    /// Nobody's.
+    Nobody,
+    /// Those of user ids that allocations have of their own.
+    OwnIds,
+    /// Those as well of the user that all share who have no id, where no id was at the data yet.
+    OwnIdsAnd(FileOwner),
+}
+
+/// Give a task its directories.
 ///
 /// # Errors
 /// [`AllocDirError::NotDirectory`] when a task put something else in the place of one.
@@ -39,8 +66,7 @@ pub fn hand_over(
     root: &Path,
     alloc: AllocId,
     task: &TaskName,
-    owner: FileOwner,
-    whole: bool,
+    to: &HandOver,
 ) -> Result<(), AllocDirError> {
     let dir = AllocDir::open(root, alloc)?;
     let path = dir.task(task).path;
@@ -50,13 +76,15 @@ pub fn hand_over(
         let inner = open_child(of_task.as_fd(), name, &path)?;
         let given = |error: Errno| io_error("set the owner of", &path)(error.into());
         let before = owner_of(&inner).map_err(given)?;
-        if before != owner {
-            give_all(inner.as_fd(), before, owner, 0).map_err(given)?;
-            give(&inner, owner).map_err(given)?;
+        if before != to.owner {
+            let giving = Giving { before: Some(before), ids: to.ids.as_ref(), owner: to.owner };
+            giving.give_all(inner.as_fd(), 0).map_err(given)?;
+            give(&inner, to.owner).map_err(given)?;
         }
     }
-    if whole {
-        give(&of_task, owner).map_err(|error| io_error("set the owner of", &path)(error.into()))?;
+    if to.whole {
+        give(&of_task, to.owner)
+            .map_err(|error| io_error("set the owner of", &path)(error.into()))?;
     }
     let shared = open_child(dir.fd(), SHARED, &dir.shared())?;
     for name in LENT {
@@ -64,8 +92,30 @@ pub fn hand_over(
         let inner = open_child(shared.as_fd(), name, &path)?;
         rustix::fs::fchmod(&inner, WRITABLE_BY_ALL)
             .map_err(|error| io_error("set the mode of", &path)(error.into()))?;
+        if name == DATA {
+            take_data(&inner, to)
+                .map_err(|error| io_error("set the owner of", &path)(error.into()))?;
+        }
     }
     Ok(())
+}
+
+/// Give the owner what allocations before wrote into the data. Its group says who was at it last, and so whether
+/// that is done.
+fn take_data(data: &OwnedFd, to: &HandOver) -> Result<(), Errno> {
+    let Some(ids) = to.ids.as_ref().filter(|_| to.data != DataOf::Nobody) else { return Ok(()) };
+    let last = rustix::fs::fstat(data)?.st_gid;
+    // Of one without an id the data is as that of one that no allocation had.
+    let now = if ids.contains(&to.owner.uid) { to.owner.uid } else { agent().gid };
+    if last == now {
+        return Ok(());
+    }
+    let before = match to.data {
+        DataOf::OwnIdsAnd(shared) if !ids.contains(&last) => Some(shared),
+        _ => None,
+    };
+    Giving { before, ids: Some(ids), owner: to.owner }.give_all(data.as_fd(), 0)?;
+    rustix::fs::fchown(data, None, Some(Gid::from_raw(now)))
 }
 
 /// Give what is open, if only as a path, to its owner.
@@ -103,37 +153,53 @@ fn owner_of(file: impl AsFd) -> Result<FileOwner, Errno> {
     Ok(FileOwner { uid: found.st_uid, gid: found.st_gid })
 }
 
-/// Give what `before` owns below a directory. What has other names elsewhere stays: it may be anybody's.
-fn give_all(
-    dir: BorrowedFd<'_>,
-    before: FileOwner,
+/// Whose files are given to whom.
+struct Giving<'a> {
+    /// Whose they were; none: nobody's but those of `ids`.
+    before: Option<FileOwner>,
+    /// Those of user ids that allocations have of their own, whoever had one of them.
+    ids: Option<&'a RangeInclusive<u32>>,
     owner: FileOwner,
-    depth: usize,
-) -> Result<(), Errno> {
-    if depth > OWNED_DEPTH_MAX {
-        return Err(Errno::NAMETOOLONG);
-    }
-    for name in names(dir)? {
-        // What is looked at is what is given, whatever is put in its place meanwhile.
-        let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let found = match rustix::fs::openat(dir, &name, flags, Mode::empty()) {
-            Ok(found) => found,
-            Err(Errno::NOENT) => continue,
-            Err(error) => return Err(error),
-        };
-        let stat = rustix::fs::fstat(&found)?;
-        let is_directory = FileType::from_raw_mode(stat.st_mode) == FileType::Directory;
-        if (is_directory || stat.st_nlink == 1)
-            && (stat.st_uid, stat.st_gid) == (before.uid, before.gid)
-        {
-            give(&found, owner)?;
+}
+
+impl Giving<'_> {
+    /// Give what is below a directory.
+    fn give_all(&self, dir: BorrowedFd<'_>, depth: usize) -> Result<(), Errno> {
+        if depth > OWNED_DEPTH_MAX {
+            return Err(Errno::NAMETOOLONG);
         }
-        if is_directory {
-            let inner = rustix::fs::openat(&found, c".", DIRECTORY_FLAGS, Mode::empty())?;
-            give_all(inner.as_fd(), before, owner, depth.saturating_add(1))?;
+        for name in names(dir)? {
+            // What is looked at is what is given, whatever is put in its place meanwhile.
+            let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+            let found = match rustix::fs::openat(dir, &name, flags, Mode::empty()) {
+                Ok(found) => found,
+                Err(Errno::NOENT) => continue,
+                Err(error) => return Err(error),
+            };
+            let stat = rustix::fs::fstat(&found)?;
+            let is_directory = FileType::from_raw_mode(stat.st_mode) == FileType::Directory;
+            if self.is_given(&stat, is_directory) {
+                give(&found, self.owner)?;
+            }
+            if is_directory {
+                let inner = rustix::fs::openat(&found, c".", DIRECTORY_FLAGS, Mode::empty())?;
+                self.give_all(inner.as_fd(), depth.saturating_add(1))?;
+            }
         }
+        Ok(())
     }
-    Ok(())
+
+    fn is_given(&self, stat: &Stat, is_directory: bool) -> bool {
+        let owner = FileOwner { uid: stat.st_uid, gid: stat.st_gid };
+        if owner == self.owner {
+            return false;
+        }
+        // Who has such an id makes no second names outside of what is mounted for it.
+        let of_allocs = self.ids.is_some_and(|ids| ids.contains(&stat.st_uid));
+        // What has other names elsewhere may be anybody's.
+        let one_name = is_directory || stat.st_nlink == 1;
+        of_allocs || (one_name && self.before == Some(owner))
+    }
 }
 
 fn names(dir: BorrowedFd<'_>) -> Result<Vec<CString>, Errno> {

@@ -30,7 +30,22 @@ fn place() -> Option<Place> {
 
 impl Place {
     fn hand_over(&self, owner: FileOwner, whole: bool) {
-        hand_over(self.root.path(), self.alloc, &self.task, owner, whole).unwrap();
+        self.give(owner, whole, DataOf::Nobody);
+    }
+
+    fn give(&self, owner: FileOwner, whole: bool, data: DataOf) {
+        let to = HandOver { owner, whole, ids: Some(80_000..=80_009), data };
+        hand_over(self.root.path(), self.alloc, &self.task, &to).unwrap();
+    }
+
+    /// Files of `alloc/data`, each with its owner.
+    fn data(&self, files: &[(&str, FileOwner)]) {
+        for (name, owner) in files {
+            let path = self.dir.data().join(name);
+            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+            std::fs::write(&path, "x").unwrap();
+            std::os::unix::fs::chown(&path, Some(owner.uid), Some(owner.gid)).unwrap();
+        }
     }
 
     fn owner(&self, at: &str) -> FileOwner {
@@ -100,4 +115,48 @@ fn other_users_of_the_node_get_no_further_than_the_root_of_all_allocations() {
     AllocDir::create(root.path(), alloc).unwrap();
     let mode = std::fs::metadata(root.path()).unwrap().permissions().mode();
     assert_eq!(mode & 0o7777, 0o700);
+}
+
+const fn own(id: u32) -> FileOwner {
+    FileOwner { uid: id, gid: id }
+}
+
+#[test]
+fn data_of_an_allocation_before_is_the_next_ones_once() {
+    let Some(place) = place() else { return };
+    place.data(&[("of/it", own(80_003)), ("nobodys", NOBODY), ("others", OTHER)]);
+    std::os::unix::fs::chown(place.dir.data().join("of"), Some(80_003), Some(80_003)).unwrap();
+    std::fs::hard_link(place.dir.data().join("of/it"), place.dir.data().join("second")).unwrap();
+    std::os::unix::fs::chown(place.dir.data(), None, Some(80_003)).unwrap();
+    place.give(own(80_004), false, DataOf::OwnIdsAnd(NOBODY));
+    for path in ["of", "of/it", "second"] {
+        assert_eq!(place.owner(&format!("alloc/data/{path}")), own(80_004), "{path}");
+    }
+    assert_eq!(place.owner("alloc/data/others"), OTHER);
+    let nobodys = "its tasks had ids: who was nobody there named that";
+    assert_eq!(place.owner("alloc/data/nobodys"), NOBODY, "{nobodys}");
+    assert_eq!(place.owner("alloc/data"), FileOwner { uid: 0, gid: 80_004 });
+    // A later start of the same one looks at nothing.
+    place.data(&[("later", own(80_003))]);
+    place.give(own(80_004), false, DataOf::OwnIdsAnd(NOBODY));
+    assert_eq!(place.owner("alloc/data/later"), own(80_003));
+}
+
+#[test]
+fn data_that_was_written_before_there_were_ids_and_data_for_who_has_none() {
+    let Some(place) = place() else { return };
+    place.data(&[("nobodys", NOBODY), ("others", OTHER), ("agents", agent())]);
+    place.give(own(80_004), false, DataOf::OwnIds);
+    assert_eq!(place.owner("alloc/data/nobodys"), NOBODY, "a task of it is nobody by name");
+    std::os::unix::fs::chown(place.dir.data(), None, Some(0)).unwrap();
+    place.give(own(80_004), false, DataOf::OwnIdsAnd(NOBODY));
+    assert_eq!(place.owner("alloc/data/nobodys"), own(80_004));
+    assert_eq!(place.owner("alloc/data/others"), OTHER);
+    assert_eq!(place.owner("alloc/data/agents"), agent());
+    // The next names a user, or shares one.
+    place.give(OTHER, false, DataOf::Nobody);
+    assert_eq!(place.owner("alloc/data/nobodys"), own(80_004));
+    place.give(OTHER, false, DataOf::OwnIds);
+    assert_eq!(place.owner("alloc/data/nobodys"), OTHER);
+    assert_eq!(place.owner("alloc/data"), agent());
 }

@@ -49,7 +49,7 @@ use ostler_model::device::Reservation;
 use ostler_model::event::TaskEvent;
 use ostler_model::json::JsonObject;
 use ostler_model::limits::{HOOK_SLOW, HOOK_WALL_MAX};
-use ostler_model::ports::{BoxFuture, Driver, FileOwner, PluginCallError};
+use ostler_model::ports::{AllocUser, BoxFuture, Driver, FileOwner, PluginCallError};
 use ostler_model::time::Timestamp;
 use ostler_trace::{child_of, run_in};
 
@@ -72,6 +72,8 @@ pub struct Preparation {
     pub env: Option<TaskEnv>,
     /// From `owner`: whose what is made for the task is; absent: the agent's own.
     pub owner: Option<FileOwner>,
+    /// From `owner`: whom the task runs as if it is kept apart and names no user.
+    pub alloc_user: AllocUser,
     /// From `config`: the task's `config` block, interpolated and checked.
     pub config: JsonObject,
     /// From `config`: interpolated.

@@ -139,6 +139,7 @@ impl Run {
         preparation: Preparation,
         secrets: Secrets,
     ) {
+        let alloc_user = preparation.alloc_user.own();
         let Preparation { task_dir, alloc_dir, logs, reservation, templates, .. } = preparation;
         if let Some(templates) = templates {
             let _first_stays = self.templates.set(templates);
@@ -167,6 +168,7 @@ impl Run {
             mounts: reservation.mounts,
             device_nodes: Vec::new(),
             user: None,
+            alloc_user,
             named: Arc::default(),
             env: Arc::default(),
             network: scope.network.get(),

@@ -116,6 +116,7 @@ pub(crate) fn context(
         mounts: mounts(task),
         device_nodes: Vec::new(),
         user: None,
+        alloc_user: None,
         named: Arc::default(),
         env: Arc::default(),
         network: None,

@@ -14,8 +14,8 @@ use crate::driver::DriverPlugin;
 use ostler_model::ids::RunId;
 use ostler_model::json::JsonObject;
 use ostler_model::ports::{
-    BoxFuture, Capabilities, Diagnostic, Driver, FileOwner, Inspected, PluginCallError, Started,
-    TaskConfig, TaskContext, Workloads,
+    AllocUser, BoxFuture, Capabilities, Diagnostic, Driver, Inspected, PluginCallError, Started,
+    TaskConfig, TaskContext, TaskOwner, Workloads,
 };
 use ostler_model::redact::Secrets;
 use ostler_model::session::ExecPlan;
@@ -99,18 +99,19 @@ impl Driver for DriverProxy {
         self.plugin().task_schema.fetched_keys()
     }
 
-    fn usual_env(&self, user: Option<String>) -> BoxFuture<'_, Vec<(String, String)>> {
-        Box::pin(async move { usual_env::of(&self.plugin(), user).await })
+    fn usual_env(
+        &self,
+        user: Option<String>,
+        of_alloc: AllocUser,
+    ) -> BoxFuture<'_, Vec<(String, String)>> {
+        Box::pin(async move { usual_env::of(&self.plugin(), user, of_alloc).await })
     }
 
     fn learn_secrets(&self, config: &JsonObject, secrets: &mut Secrets) {
         self.plugin().learn_secrets(config, secrets);
     }
 
-    fn owner(
-        &self,
-        user: Option<String>,
-    ) -> BoxFuture<'_, Result<Option<FileOwner>, PluginCallError>> {
+    fn owner(&self, user: Option<String>) -> BoxFuture<'_, Result<TaskOwner, PluginCallError>> {
         Box::pin(async move { self.plugin().owner(user).await })
     }
 

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{AtFlags, Gid, Mode, OFlags, Uid};
 
+use super::names::{self, Instead};
 use super::root::{Device, Place, Root};
 use super::rules::Rules;
 use super::view::{self, Entry, OWN, SHARED, Shown};
@@ -46,7 +47,7 @@ pub(in super::super) fn prepare(
     let (task_dir, alloc_dir) = (own(&isolation.task_dir)?, own(&isolation.alloc_dir)?);
     let account = account(spec, isolation)?;
     let env = account.environment(&spec.env);
-    let ids = account.ids;
+    let ids = account.ids.clone();
     if let Some(ids) = &ids {
         hand_over(&task_dir, &alloc_dir, ids)
             .map_err(|source| ProcessError::system("handing the task its directories", source))?;
@@ -91,6 +92,7 @@ pub(in super::super) fn prepare(
             (&task_dir, &entries),
             &alloc_dir,
             as_root || isolation.capabilities != 0,
+            &account,
         )?,
         rules: rules(isolation, (&task_dir, &entries), &alloc_dir),
         candidates,
@@ -102,11 +104,12 @@ pub(in super::super) fn prepare(
 
 /// Whom it runs as. Never root that nobody named and the configuration did not allow.
 fn account(spec: &ProcessSpec, isolation: &Isolation) -> Result<Account, ProcessError> {
-    let by_default = isolation.has(Part::User).then_some(isolation.user_default.as_str());
+    let by_default = isolation.has(Part::User).then_some(&isolation.user_default);
     let account = user::of_task(spec.user.as_deref(), by_default)?;
     let as_root = account.ids.as_ref().is_some_and(|ids| ids.uid == 0);
     if as_root && isolation.has(Part::User) && !isolation.root_allowed {
-        let user = spec.user.as_deref().or(by_default).unwrap_or_default().to_owned();
+        let by_default = || by_default.map(ToString::to_string).unwrap_or_default();
+        let user = spec.user.clone().unwrap_or_else(by_default);
         return Err(ProcessError::RootNotPermitted { user });
     }
     Ok(account)
@@ -167,6 +170,7 @@ fn root(
     (task_dir, entries): (&Path, &[Entry]),
     alloc_dir: &Path,
     as_root: bool,
+    account: &Account,
 ) -> Result<Root, ProcessError> {
     if !isolation.has(Part::Mounts) {
         return Ok(Root::default());
@@ -234,10 +238,17 @@ fn root(
         places,
         links,
         devices: devices.collect(),
+        instead: account.unknown_id().map_or_else(Vec::new, |id| names_for(id, isolation)),
         hidden: isolation.hidden.clone(),
         proc: isolation.has(Part::Pids),
         as_root,
     })
+}
+
+/// The lists of users with a name for an id of an allocation; those as they are that a job has its own of.
+fn names_for(id: u32, isolation: &Isolation) -> Vec<Instead> {
+    let mounted = |path: &Path| isolation.mounts.iter().any(|m| path.starts_with(&m.task_path));
+    names::with(id).into_iter().filter(|file| !mounted(&file.path)).collect()
 }
 
 /// Where a link leads that stands in the root for something of the task's directory.

@@ -16,6 +16,7 @@ use rustix::fs::{CWD, FileType, Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
+use super::names::Instead;
 use super::sys::{self, NO_DEV, NO_EXEC, NO_SUID, READ_ONLY};
 use crate::user::Ids;
 
@@ -40,8 +41,8 @@ const PROC_READ_ONLY: [&str; 5] = ["sys", "sysrq-trigger", "irq", "bus", "fs"];
 const PROC_HIDDEN: [&str; 7] =
     ["kcore", "keys", "kmsg", "timer_list", "sched_debug", "acpi", "scsi"];
 /// Names in the new root while it is made.
-const BLANK_FILE: &CStr = c".blank-file";
-const BLANK_DIR: &CStr = c".blank-dir";
+const BLANK_FILE: &str = ".blank-file";
+const BLANK_DIR: &str = ".blank-dir";
 
 /// What is shown in the root.
 #[derive(Debug, Default, Serialize, Deserialize)]
@@ -52,6 +53,8 @@ pub(super) struct Root {
     pub links: Vec<(PathBuf, PathBuf)>,
     /// Device nodes beside the harmless ones.
     pub devices: Vec<Device>,
+    /// Shown in place of what is there.
+    pub instead: Vec<Instead>,
     /// Not shown, in the root's own paths.
     pub hidden: Vec<PathBuf>,
     /// With a `/proc` of the process's own pid namespace.
@@ -130,6 +133,10 @@ impl Root {
             make_proc(&root)?;
         }
         blanks(&root).map_err(of("hiding"))?;
+        for (number, file) in self.instead.iter().enumerate() {
+            write_new(&root, &instead(number), &file.text)
+                .map_err(at("writing another", &file.path))?;
+        }
         sys::become_root().map_err(of("changing the root"))?;
         self.finish(&root)
     }
@@ -160,13 +167,19 @@ impl Root {
 
     /// What is done from inside, where links lead to what the process will see.
     fn finish(&self, root: &OwnedFd) -> Result<(), Failed> {
+        for (number, file) in self.instead.iter().enumerate() {
+            let (name, path) = (instead(number), &file.path);
+            cover(path, |_| &name).map_err(at("showing another", path))?;
+            rustix::fs::unlinkat(root, name.as_str(), rustix::fs::AtFlags::empty())
+                .map_err(of("cleaning a root"))?;
+        }
         for path in &self.hidden {
-            hide(path).map_err(at("hiding", path))?;
+            cover(path, blank).map_err(at("hiding", path))?;
         }
         if self.proc && self.as_root {
             for path in PROC_HIDDEN {
                 let path = Path::new("/proc").join(path);
-                hide(&path).map_err(at("hiding", &path))?;
+                cover(&path, blank).map_err(at("hiding", &path))?;
             }
             for path in PROC_READ_ONLY {
                 let path = Path::new("/proc").join(path);
@@ -357,8 +370,26 @@ fn blanks(root: &OwnedFd) -> io::Result<()> {
     Ok(())
 }
 
-/// Put a blank over a path. One that is not there hides nothing.
-fn hide(path: &Path) -> io::Result<()> {
+/// The name in the new root of what is shown in place of something.
+fn instead(number: usize) -> String {
+    format!(".instead-{number}")
+}
+
+fn write_new(root: &OwnedFd, name: &str, text: &[u8]) -> io::Result<()> {
+    let flags = OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC | OFlags::WRONLY;
+    let file = rustix::fs::openat(root, name, flags, Mode::from_raw_mode(0o644))?;
+    // Whatever the agent's mask is.
+    rustix::fs::fchmod(&file, Mode::from_raw_mode(0o644))?;
+    io::Write::write_all(&mut fs::File::from(file), text)
+}
+
+/// A blank for what is hidden.
+fn blank(is_dir: bool) -> &'static str {
+    if is_dir { BLANK_DIR } else { BLANK_FILE }
+}
+
+/// Put what is in the root by a name over a path. One that is not there is not covered.
+fn cover<'a>(path: &Path, by: impl FnOnce(bool) -> &'a str) -> io::Result<()> {
     let flags = OFlags::PATH | OFlags::CLOEXEC;
     let found = match rustix::fs::open(path, flags, Mode::empty()) {
         Ok(found) => found,
@@ -366,13 +397,11 @@ fn hide(path: &Path) -> io::Result<()> {
         Err(error) => return Err(error.into()),
     };
     let is_dir = fs::metadata(path).is_ok_and(|found| found.is_dir());
-    let blank = Path::new("/").join(Path::new(std::ffi::OsStr::from_bytes(
-        if is_dir { BLANK_DIR } else { BLANK_FILE }.to_bytes(),
-    )));
-    let blank = sys::clone_tree(rustix::fs::open(blank, flags, Mode::empty())?)?;
-    sys::set_attributes(&blank, READ_ONLY | NO_SUID | NO_DEV | NO_EXEC)?;
+    let cover = Path::new("/").join(by(is_dir));
+    let cover = sys::clone_tree(rustix::fs::open(cover, flags, Mode::empty())?)?;
+    sys::set_attributes(&cover, READ_ONLY | NO_SUID | NO_DEV | NO_EXEC)?;
     // Over what was found, wherever links have led.
-    sys::attach_over(&blank, &found)
+    sys::attach_over(&cover, &found)
 }
 
 /// Make a path read-only where it is.

@@ -37,7 +37,7 @@ async fn scene_of(host: ProcessHost) -> Option<Scene> {
         mounts: Vec::new(),
         device_nodes: Vec::new(),
         capabilities: 0,
-        user_default: "nobody".to_owned(),
+        user_default: UserDefault::Named("nobody".to_owned()),
         root_allowed: false,
         processes_max: None,
     };

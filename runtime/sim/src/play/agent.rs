@@ -137,6 +137,7 @@ impl Agent {
             kill_tasks: Arc::new(kill_tasks(world.clone())),
             clock: clock.clone(),
             rng: rng.clone(),
+            users: Default::default(),
             secrets_in_memory: false,
             recorded_index: recorded.index(),
             holds: Holds::default(),

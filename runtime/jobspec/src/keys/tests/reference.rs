@@ -12,9 +12,9 @@ use ostler_model::config::{GcConfig, LimitOverrides, WasmConfig};
 use ostler_model::isolation::USER_DEFAULT;
 use ostler_model::job::HealthPolicy;
 use ostler_model::limits::{
-    DEVICE_STATS_INTERVAL_DEFAULT, GC_DISK_PERCENT_DEFAULT, GC_INODE_PERCENT_DEFAULT,
-    GC_INTERVAL_DEFAULT, GC_MAX_ALLOCS_DEFAULT, GC_PARALLEL_DEFAULT, KIB, MIB, PluginLimits,
-    TASK_PROCESSES_MAX,
+    DEVICE_STATS_INTERVAL_DEFAULT, DYNAMIC_USERS, GC_DISK_PERCENT_DEFAULT,
+    GC_INODE_PERCENT_DEFAULT, GC_INTERVAL_DEFAULT, GC_MAX_ALLOCS_DEFAULT, GC_PARALLEL_DEFAULT, KIB,
+    MIB, PluginLimits, TASK_PROCESSES_MAX,
 };
 
 /// What holds where a `gc` block says nothing.
@@ -70,7 +70,11 @@ fn defaults_in_words_are_those_of_the_limits() {
     let all = blocks(AgentKeys::SCHEMA);
     let isolation = all.iter().find(|block| block.names == ["isolation"]).unwrap();
     assert_eq!(words(isolation.schema, "processes_max"), format!("`{TASK_PROCESSES_MAX}`"));
-    assert_eq!(words(isolation.schema, "user"), format!("`{USER_DEFAULT}`"));
+    let user = words(isolation.schema, "user");
+    assert!(user.contains(&format!("`{USER_DEFAULT}`")), "{user}");
+    let users = all.iter().find(|block| block.names == ["users"]).unwrap().schema;
+    assert_eq!(words(users, "dynamic_user_min"), format!("`{}`", DYNAMIC_USERS.start()));
+    assert_eq!(words(users, "dynamic_user_max"), format!("`{}`", DYNAMIC_USERS.end()));
     let all = blocks(JobKeys::SCHEMA);
     let update = all.iter().find(|block| block.names == ["update"]).unwrap().schema;
     let health = HealthPolicy::default();

@@ -22,7 +22,7 @@ use ostler_model::causes::chain;
 use ostler_model::ids::TaskName;
 use ostler_model::job::{Check, CheckKind, Service, TaskGroup};
 use ostler_model::network::{AllocNetwork, DriverNetwork};
-use ostler_model::ports::FsIsolation;
+use ostler_model::ports::{AllocUser, FsIsolation};
 use ostler_model::task::TaskStatus;
 use ostler_model::time::Timestamp;
 
@@ -310,7 +310,9 @@ async fn of_task(
         hook_env: &[],
         network: network.as_deref(),
     };
-    environment_of_task(input, driver.as_deref()).await.map_err(|error| chain(&error))
+    // Its tasks have no user yet.
+    let of_alloc = AllocUser::NotKnown;
+    environment_of_task(input, driver.as_deref(), of_alloc).await.map_err(|error| chain(&error))
 }
 
 fn networks<'a>(

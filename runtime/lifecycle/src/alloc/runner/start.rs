@@ -235,6 +235,7 @@ impl Members {
                 rng: config.rng.clone(),
                 kill_timeout_max: config.kill_timeout_max,
                 secrets_in_memory: config.secrets_in_memory,
+                users: config.users.clone(),
                 services: Arc::new(config.services.clone()),
                 variables: Arc::clone(&config.variables),
                 hooks: hooks.to_vec(),

@@ -119,6 +119,7 @@ impl Bench {
             clock: self.clock.clone(),
             rng: Rng::seeded(1),
             kill_timeout_max: ostler_model::limits::KILL_TIMEOUT_MAX,
+            users: Default::default(),
             secrets_in_memory: false,
             previous: Vec::new(),
             disk_watch: super::super::DiskWatch::new(

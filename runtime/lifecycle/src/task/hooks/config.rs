@@ -7,7 +7,7 @@ use crate::task::TaskScope;
 use crate::task::env::{EnvError, EnvInput, TaskDirs, TaskEnv};
 use crate::task::{events, references};
 use ostler_model::causes;
-use ostler_model::ports::{BoxFuture, Diagnostic, Driver};
+use ostler_model::ports::{AllocUser, BoxFuture, Diagnostic, Driver};
 
 pub(super) struct ConfigHook;
 
@@ -77,7 +77,7 @@ pub(super) async fn environment(
         hook_env: &preparation.reservation.env,
         network: network.as_deref(),
     };
-    let env = of_task(input, preparation.driver.as_deref()).await;
+    let env = of_task(input, preparation.driver.as_deref(), preparation.alloc_user).await;
     env.map_err(|e| HookError::setup(causes::chain(&e)))
 }
 
@@ -88,12 +88,13 @@ pub(super) async fn environment(
 pub async fn of_task(
     input: EnvInput<'_>,
     driver: Option<&dyn Driver>,
+    of_alloc: AllocUser,
 ) -> Result<TaskEnv, EnvError> {
     let env = TaskEnv::build(&input)?;
     let Some(driver) = driver else { return Ok(env) };
     // A name that cannot be made is told where the user is needed.
     let user = input.task.user.as_ref().and_then(|user| env.interpolate(user).ok());
-    let of_driver = driver.usual_env(user).await;
+    let of_driver = driver.usual_env(user, of_alloc).await;
     match of_driver.is_empty() {
         true => Ok(env),
         false => TaskEnv::build(&EnvInput { of_driver: &of_driver, ..input }),

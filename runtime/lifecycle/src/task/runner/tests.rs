@@ -130,6 +130,7 @@ impl Bench {
             clock: self.clock.clone(),
             rng: self.rng.clone(),
             kill_timeout_max: ostler_model::limits::KILL_TIMEOUT_MAX,
+            users: Default::default(),
             secrets_in_memory: false,
             services: Arc::new(crate::services::NodeServices::default()),
             variables: Arc::new(ostler_testing::fake_variables::FakeVariables::default()),

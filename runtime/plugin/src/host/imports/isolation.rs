@@ -14,6 +14,7 @@ use ostler_model::limits::ANSWER_NAME_BYTES_MAX;
 use ostler_model::ports::TaskContext;
 use ostler_model::shown::shown;
 use ostler_process::isolate::capability;
+use ostler_process::user::UserDefault;
 use ostler_process::{Abilities, Isolation};
 
 impl From<IsolationPart> for Part {
@@ -144,10 +145,19 @@ impl CallState {
             mounts,
             device_nodes,
             capabilities,
-            user_default: self.plugin.grants.isolated_as(),
+            user_default: self.user_default(task),
             root_allowed: self.plugin.grants.users.iter().any(named),
             processes_max: grant.processes_max,
         })
+    }
+
+    /// Whom the process is that names no user.
+    fn user_default(&self, task: &TaskContext) -> UserDefault {
+        let grants = &self.plugin.grants;
+        match (grants.isolated_user(), task.alloc_user) {
+            (None, Some(id)) => UserDefault::Id(id),
+            _ => UserDefault::Named(grants.isolated_as()),
+        }
     }
 
     fn refused(&self, refused: &Refused, abilities: &Abilities) -> WitError {
