@@ -241,8 +241,9 @@ impl Table {
     }
 }
 
+/// Its end is a time of day: where the clock was wrong when the agent began it is that all the same.
 fn ended(token: &KeptToken, now: Timestamp) -> bool {
-    token.expires.is_some_and(|end| end <= now)
+    token.expires.is_some_and(|end| end.left(now).is_zero())
 }
 
 fn check(name: &str, policies: &[AccessPolicy]) -> Result<(), TokenError> {
@@ -284,6 +285,19 @@ mod tests {
         assert!(table.bearer(&[1; 32], at(10)).is_none() && table.list(at(10)).is_empty());
         let (next, _) = table.with(new(None), id(2), [2; 32], at(11)).unwrap();
         assert_eq!(next.tokens.len(), 1, "the one that ended is not kept");
+    }
+
+    #[test]
+    fn a_token_on_record_ends_when_a_clock_that_was_late_is_set_right() {
+        let hours = |hours: u64| hours * 3_600_000_000_000;
+        let mut table = Table::default();
+        let (next, _) = table.with(new(Some(hours(9))), id(1), [1; 32], at(hours(1))).unwrap();
+        table.apply(next);
+        // The agent began at two o'clock, which was ten o'clock.
+        let right = Timestamp::read(hours(10), hours(2));
+        assert!(table.bearer(&[1; 32], right).is_none() && table.list(right).is_empty());
+        let back = Timestamp::read(hours(2), hours(10));
+        assert!(table.bearer(&[1; 32], back).is_none(), "nor does it live on when it is set back");
     }
 
     #[test]

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use ostler_model::access::{
     AccessPolicy, AclConfig, KeptToken, KeptTokens, Level, Rights, TokenId,
@@ -58,15 +59,18 @@ impl Bearer {
     /// Is the token changed, removed or ended?
     #[must_use]
     pub fn is_ended(&self) -> bool {
-        let expired = self.token.expires.is_some_and(|end| end <= self.clock.now());
-        expired || self.revoked.is_cancelled()
+        self.left().is_some_and(|left| left.is_zero()) || self.revoked.is_cancelled()
+    }
+
+    /// Until it expires, if it does.
+    fn left(&self) -> Option<Duration> {
+        self.token.expires.map(|end| end.left(self.clock.now()))
     }
 
     /// Wait until the token is changed, removed or ended: what goes on for it ends then.
     pub async fn ended(&self) {
-        let left = self.token.expires.map(|end| end.since(self.clock.now()));
         let expired = async {
-            match left {
+            match self.left() {
                 Some(left) => clock::sleep(left).await,
                 None => std::future::pending().await,
             }

@@ -82,6 +82,14 @@ impl Timestamp {
     pub fn since(self, earlier: Self) -> Duration {
         Duration::from_nanos(self.steady.saturating_sub(earlier.steady))
     }
+
+    /// Time that is left at `now` until this point, by the reading that comes to it first: of what ends at a
+    /// time of day that somebody was told, and is no longer valid when the clock of the machine is set back.
+    #[must_use]
+    pub fn left(self, now: Self) -> Duration {
+        let of_day = Duration::from_nanos(self.of_day.saturating_sub(now.of_day));
+        self.since(now).min(of_day)
+    }
 }
 
 impl PartialEq for Timestamp {
@@ -168,6 +176,16 @@ mod tests {
             );
             assert_eq!(now.told(now.nanos() + HOUR).since(now), Duration::from_nanos(HOUR));
         }
+    }
+
+    #[test]
+    fn what_ends_at_a_time_of_day_ends_by_the_reading_that_comes_to_it_first() {
+        let hours = |hours: u64| Duration::from_nanos(hours * HOUR);
+        let end = Timestamp::from_nanos(8 * HOUR);
+        assert_eq!(end.left(Timestamp::from_nanos(6 * HOUR)), hours(2));
+        assert_eq!(end.left(Timestamp::read(7 * HOUR, 2 * HOUR)), hours(1), "set forward");
+        assert_eq!(end.left(Timestamp::read(2 * HOUR, 7 * HOUR)), hours(1), "set back");
+        assert_eq!(end.left(Timestamp::read(9 * HOUR, 2 * HOUR)), Duration::ZERO);
     }
 
     #[test]
