@@ -2,13 +2,15 @@
 //! up, and that two allocations run in it.
 //!
 //! Who has ended is read off what the agent shows, as its users do; who begins off what is on record when a run
-//! is let go. A place that somebody empties may be filled again.
+//! is let go. What the node promises has two bounds. A place that somebody empties begins anew, with all its
+//! successors. And a change that the disk refuses is taken back: what it had placed ends without having run, as
+//! if it had not been, and its place is filled again.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::world::{Inner, World};
 use ostler_control::reconcile::reason;
-use ostler_control::{AllocView, ControlHandle};
+use ostler_control::{AllocEntry, AllocView, ControlHandle};
 use ostler_model::alloc::{Allocation, ClientStatus, DesiredStatus};
 use ostler_model::ids::{AllocId, JobId, RunId};
 use ostler_model::rollout::JobDeployments;
@@ -19,48 +21,60 @@ use ostler_state::Key;
 type Place = (JobId, u64, u32);
 
 /// An allocation that is over by itself.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 struct Over {
+    place: Place,
     create_index: u64,
     complete: bool,
 }
 
-/// Those of each place.
+/// Those of all places.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Places {
-    over: BTreeMap<Place, BTreeMap<AllocId, Over>>,
+    /// With the place that they have now: an update that is taken back gives them their place of before.
+    over: BTreeMap<AllocId, Over>,
+    /// Something of these was let go.
+    began: BTreeSet<AllocId>,
     /// What somebody stopped, whether that came to be or was taken back: its place may be filled again.
     stopped: BTreeSet<AllocId>,
 }
 
 impl Places {
-    fn see(&mut self, view: &AllocView) {
+    /// `taken_back`: so was the change that placed it.
+    fn see(&mut self, view: &AllocView, taken_back: bool) {
         let (alloc, status) = (&view.allocation, view.state.client_status);
         let followed = alloc.desired_description == reason::RESCHEDULED;
         let by_itself = alloc.desired == DesiredStatus::Run || followed;
         let by_itself = by_itself && !self.stopped.contains(&alloc.id);
-        let complete = status == ClientStatus::Complete;
-        if view.phase.ended() && by_itself && (complete || status == ClientStatus::Failed) {
+        let counts = match status {
+            ClientStatus::Complete => self.began.contains(&alloc.id),
+            ClientStatus::Failed => !taken_back,
+            _ => false,
+        };
+        if view.phase.ended() && by_itself && counts {
             let place = (alloc.job.id.clone(), alloc.job_version, alloc.index);
-            let over = Over { create_index: alloc.create_index, complete };
-            self.over.entry(place).or_default().insert(alloc.id, over);
+            let complete = status == ClientStatus::Complete;
+            let over = Over { place, create_index: alloc.create_index, complete };
+            self.over.insert(alloc.id, over);
         }
     }
 
     /// Somebody stops these.
     pub(crate) fn stop<'a>(&mut self, views: impl IntoIterator<Item = &'a AllocView>) {
         for view in views {
-            let id = view.allocation.id;
-            self.over.values_mut().for_each(|over| drop(over.remove(&id)));
-            self.stopped.insert(id);
+            let alloc = &view.allocation;
+            let place = (alloc.job.id.clone(), alloc.job_version, alloc.index);
+            self.over.retain(|id, one| *id != alloc.id && one.place != place);
+            self.stopped.insert(alloc.id);
         }
     }
 
     /// Why another allocation of this place is one too many.
     fn too_many(&self, alloc: &Allocation, since: u64) -> Option<String> {
         let place = (alloc.job.id.clone(), alloc.job_version, alloc.index);
-        let over = self.over.get(&place)?.iter();
-        let mut over = over.filter(|(id, one)| **id != alloc.id && one.create_index >= since);
+        let mut over = self.over.iter().filter(|(id, one)| {
+            one.place == place && **id != alloc.id && one.create_index >= since
+        });
         let (id, _) = match alloc.task_group().map(|group| group.reschedule) {
             Some(policy) if policy.unlimited => over.find(|(_, one)| one.complete)?,
             policy => {
@@ -79,8 +93,14 @@ pub(crate) async fn watch(world: World, control: ControlHandle) {
     loop {
         {
             let views = control.allocs();
+            let known = control.look(|tables| {
+                let registered = |id| tables.alloc(id).is_some_and(AllocEntry::registered);
+                views.iter().map(|view| registered(view.allocation.id)).collect::<Vec<_>>()
+            });
             let mut inner = world.lock();
-            views.iter().for_each(|view| inner.places.see(view));
+            for (view, registered) in views.iter().zip(known) {
+                inner.places.see(view, !registered);
+            }
         }
         if changes.changed().await.is_err() {
             return;
@@ -93,6 +113,7 @@ impl Inner {
     pub(crate) fn check_place(&mut self, id: &RunId) {
         let Some((run, store)) = self.runs.get(id).zip(self.store.as_ref()) else { return };
         let Ok(Some(alloc)) = store.get::<Allocation>(&Key::Alloc(run.alloc)) else { return };
+        self.places.began.insert(alloc.id);
         let record = store.get::<JobRecord>(&Key::Job(alloc.job.id.clone()));
         // Who writes files stops by files, which nobody sees here.
         let record = record.ok().flatten().filter(|record| record.origin == JobOrigin::Api);

@@ -26,7 +26,7 @@ use crate::checks::{Asked, JobState, Known};
 use crate::files::SimFiles;
 use crate::places;
 use crate::plan::{Act, Disk, JOBS, Mode, Plan};
-use crate::world::World;
+use crate::world::{DOORS_MAX, World};
 pub(crate) use agent::job;
 use agent::{Agent, AgentPlace};
 use disk::SimDisk;
@@ -84,6 +84,7 @@ fn lock(asked: &Mutex<Asked>) -> MutexGuard<'_, Asked> {
 pub fn play(plan: &Plan, dir: &Path) -> Result<Played, Box<Failure>> {
     clock::simulate();
     let world = World::new(plan.seed ^ 0x0057_1e12, &["g0", "g1", "g2"]);
+    world.lock().doors_max = DOORS_MAX;
     let disk = SimDisk::new(world.clone(), plan.seed, dir, plan.file);
     let failed = |error: StateError| {
         Box::new(Failure { what: format!("no state file: {error}"), journal: Vec::new() })

@@ -29,6 +29,9 @@ use crate::plan::{Disk, Ending, Mode, Script};
 const BEGIN: u64 = 1_700_000_000_000_000_000;
 /// The task that prepares for the other one of its allocation.
 pub(crate) const PREPARES: &str = "prepares";
+/// No node comes near so many doors in one history: a hundred times what most pass. One that does goes round
+/// in circles, perhaps without end.
+pub(crate) const DOORS_MAX: u64 = 30_000;
 /// Lines of the journal that are kept.
 const JOURNAL_MAX: usize = 20_000;
 
@@ -104,6 +107,8 @@ pub(crate) struct Inner {
     /// Doors passed, and at which one the agent is killed.
     pub(crate) doors: u64,
     pub(crate) kill_at: Option<u64>,
+    /// Who passes more goes round in circles.
+    pub(crate) doors_max: u64,
     /// The machine goes down then, and not only the agent.
     pub(crate) power: bool,
     pub(crate) dead: bool,
@@ -149,6 +154,7 @@ impl World {
                 prepared: BTreeMap::new(),
                 doors: 0,
                 kill_at: None,
+                doors_max: u64::MAX,
                 power: false,
                 dead: false,
                 life: 0,
@@ -207,7 +213,12 @@ impl World {
         }
         inner.doors = inner.doors.saturating_add(1);
         inner.note(what);
-        if inner.kill_at == Some(inner.doors) {
+        let circles = inner.doors > inner.doors_max;
+        if circles {
+            let most = inner.doors_max;
+            inner.break_with(format!("the node goes round in circles: it passed {most} doors"));
+        }
+        if circles || inner.kill_at == Some(inner.doors) {
             inner.dead = true;
             inner.note("the agent is killed here");
             drop(inner);
