@@ -14,14 +14,19 @@ use ostler_sim::play::play;
 const SEEDS: u64 = 2_000;
 
 /// Does this seed fail with the defect, or panic?
-fn found(defect: &'static str, seed: u64) -> bool {
+fn fails(defect: Option<&'static str>, seed: u64) -> bool {
     let played = std::panic::catch_unwind(|| {
         let dir = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap();
-        plant(Some(defect));
+        plant(defect);
         play(&Plan::from_seed(seed), dir.path())
     });
     plant(None);
     !matches!(played, Ok(Ok(_)))
+}
+
+/// And is it the defect that it fails with?
+fn found(defect: &'static str, seed: u64) -> bool {
+    fails(Some(defect), seed) && !fails(None, seed)
 }
 
 /// The first seed that some core finds it with.
