@@ -52,7 +52,11 @@ pub(super) async fn users(
 /// Why the range cannot be used; `None`: it can. Users that the node knows from elsewhere (a directory service) are
 /// not looked at. Blocks.
 fn taken(range: &RangeInclusive<u32>) -> Option<String> {
-    let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
+    // The name of somebody may be no text.
+    let read = |path: &str| {
+        let bytes = std::fs::read(path).unwrap_or_default();
+        String::from_utf8_lossy(&bytes).into_owned()
+    };
     let named = NAMED.iter().find_map(|path| named(&read(path), range, Path::new(path)));
     let named = named.or_else(|| {
         SUBORDINATE.iter().find_map(|path| subordinate(&read(path), range, Path::new(path)))

@@ -1,6 +1,7 @@
 //! Isolated programs, and what they try.
 
 use super::*;
+use crate::user::UserDefault;
 use ostler_model::device::{DeviceNode, Mount};
 use ostler_model::isolation::{BASE_DEFAULT, HIDDEN_DEFAULT, Part};
 
