@@ -33,6 +33,7 @@ pub mod log_config;
 pub mod network;
 pub mod oci;
 pub mod other_nodes;
+pub mod owners;
 pub mod placement;
 pub mod planted;
 pub mod plugin;

@@ -24,6 +24,7 @@ use crate::network::{AllocNetwork, DriverNetwork};
 use crate::redact::Secrets;
 use crate::resources::{AllocatedDevice, AllocatedPort};
 use crate::session::{ExecPlan, ExecSession, TerminalSize};
+pub use crate::owners::{AllocUser, FileOwner, TaskOwner};
 use crate::task::{DriverHandle, ExitResult, RawExit, Usage, Workload};
 
 /// A boxed future, for traits used as objects.
@@ -38,52 +39,6 @@ pub enum FsIsolation {
     Chroot,
     /// `/alloc`, `/local`, `/secrets` as pre-opened directories (WASM tasks).
     Preopen,
-}
-
-/// Whose a file is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct FileOwner {
-    /// User id.
-    pub uid: u32,
-    /// Group id.
-    pub gid: u32,
-}
-
-/// Whose the files are that are made for a task: whom its processes will run as.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum TaskOwner {
-    /// The agent's own.
-    Agent,
-    /// This user's.
-    User(FileOwner),
-    /// Those of the user id that its allocation has of its own.
-    OfAlloc {
-        /// Whose they are where the allocation has none.
-        otherwise: FileOwner,
-    },
-}
-
-/// Whom the tasks of an allocation run as that are kept apart and that name no user.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum AllocUser {
-    /// It was not asked yet.
-    #[default]
-    NotKnown,
-    /// A user of the node that others may be as well.
-    Shared,
-    /// A user id that no other allocation has.
-    Own(u32),
-}
-
-impl AllocUser {
-    /// The id that it has of its own.
-    #[must_use]
-    pub const fn own(self) -> Option<u32> {
-        match self {
-            Self::Own(id) => Some(id),
-            Self::NotKnown | Self::Shared => None,
-        }
-    }
 }
 
 /// What a driver can do.
