@@ -157,6 +157,10 @@ fn how_it_is(record: &JobHistory<'_>) -> String {
         _ if live == 0 && asks_for_nothing(job) => {
             "nothing of it is to run: the counts of its groups are 0".to_owned()
         }
+        // What failed before may have been run again.
+        "dead" if places(job) > 0 && done(record) >= places(job) => {
+            format!("its work is done: {} ended well", counted(done(record), "allocation"))
+        }
         "dead" if total.failed == 0 && total.complete > 0 => match done(record) {
             0 => "nothing of it runs or will run".to_owned(),
             done => format!("its work is done: {} ended well", counted(done, "allocation")),
@@ -165,6 +169,11 @@ fn how_it_is(record: &JobHistory<'_>) -> String {
         status if parts.is_empty() => format!("it is {status} and has no allocations"),
         status => format!("it is {status}: {parts}"),
     }
+}
+
+/// How many allocations it asks for.
+fn places(job: &Job<'_>) -> u64 {
+    job.task_groups.iter().map(|group| u64::from(group.count)).sum()
 }
 
 /// Are the counts of all of its groups 0?
@@ -177,6 +186,7 @@ fn done(record: &JobHistory<'_>) -> u64 {
     let whole = record.allocs.iter().filter(|one| {
         one.alloc.client_status == ClientStatus::Complete
             && one.alloc.desired_status == DesiredStatus::Run
+            && one.alloc.version() == record.job.facts.version
     });
     let kept = u64::try_from(whole.count()).unwrap_or(u64::MAX);
     kept.saturating_add(record.job.facts.places.complete)

@@ -21,10 +21,10 @@ use crate::device::{DeviceNode, Mount, Reservation};
 use crate::ids::{AllocId, GroupName, JobId, PluginName, RunId, TaskName};
 use crate::json::JsonObject;
 use crate::network::{AllocNetwork, DriverNetwork};
+pub use crate::owners::{AllocUser, FileOwner, TaskOwner};
 use crate::redact::Secrets;
 use crate::resources::{AllocatedDevice, AllocatedPort};
 use crate::session::{ExecPlan, ExecSession, TerminalSize};
-pub use crate::owners::{AllocUser, FileOwner, TaskOwner};
 use crate::task::{DriverHandle, ExitResult, RawExit, Usage, Workload};
 
 /// A boxed future, for traits used as objects.

@@ -42,7 +42,7 @@ async fn directories_are_listed_and_files_are_shown_whole_or_from_their_last_lin
     assert_eq!((last.code, &*last.stdout), (Some(0), "2\n3\n"));
     agent.ask(&["alloc", "fs", "-f", &alloc, "t"]).await.said(2, &["is a directory"]);
     agent.ask(&["alloc", "fs", "--json", &alloc, "t/local/log"]).await.said(2, &["is a file"]);
-    agent.ask(&["alloc", "fs", &alloc, "t/nowhere"]).await.said(3, &["t/nowhere"]);
+    agent.ask(&["alloc", "fs", &alloc, "t/nowhere"]).await.said(2, &["has no t/nowhere"]);
     agent.ask(&["alloc", "fs", &alloc, "t/secrets"]).await.said(3, &["secrets are not shown"]);
     agent.ask(&["alloc", "fs", &alloc, "../.."]).await.said(3, &[]);
 }

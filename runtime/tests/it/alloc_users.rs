@@ -218,5 +218,5 @@ async fn ids_of_the_configuration_that_are_somebodys_are_refused() {
     std::fs::write(&config, text).unwrap();
     let agent = AgentProcess::spawn(data, &["--config", config.to_str().unwrap()], |_| {});
     let (ended, _data) = agent.ended().await;
-    ended.said(1, &["65000 to 66000", "65534 is \"nobody\"", "dynamic_user_min"]);
+    ended.said(3, &["65000 to 66000", "65534 is \"nobody\"", "dynamic_user_min"]);
 }
