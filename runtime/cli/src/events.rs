@@ -30,6 +30,15 @@ struct Answer {
 
 /// Show what happened, and with --follow what happens.
 pub(super) async fn events(args: &EventsArgs, terminal: &Terminal) -> Result<Exit, Stop> {
+    let work = shown(args, terminal);
+    match args.follow {
+        true => connect::until_interrupted("what happens is noted all the same", work).await,
+        false => work.await,
+    }
+}
+
+/// What happened, and with --follow what happens after it.
+async fn shown(args: &EventsArgs, terminal: &Terminal) -> Result<Exit, Stop> {
     let client = connect::connect(&args.agent)?;
     let now = Clock::system().now();
     let path = path(args, &client, now);
@@ -51,8 +60,7 @@ pub(super) async fn events(args: &EventsArgs, terminal: &Terminal) -> Result<Exi
         return Ok(Exit::Success);
     }
     let path = format!("{path}&follow=true&after={position}");
-    let work = follow(&client, &path, args, terminal);
-    connect::until_interrupted("what happens is noted all the same", work).await
+    follow(&client, &path, args, terminal).await
 }
 
 fn path(args: &EventsArgs, client: &ApiClient, now: Timestamp) -> String {

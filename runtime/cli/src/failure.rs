@@ -46,7 +46,10 @@ impl<'a> Failure<'a> {
             InputError::Invalid { diagnostics, .. } => diagnostics.diagnostics.as_slice(),
             _ => &[],
         };
-        let cause = std::error::Error::source(error).map(ToString::to_string);
+        let cause = match error {
+            InputError::JobFile(error) => innermost(error),
+            other => innermost(other),
+        };
         Self { cause, diagnostics, ..Self::new(&error.to_string()) }
     }
 

@@ -61,8 +61,8 @@ async fn an_error_is_one_object_where_a_program_reads_what_is_printed() {
     assert_eq!((&none["status"], &none["cause"]), (&404.into(), &"alloc not found".into()));
     let usage = object(&agent.ask(&["job", "status", "--json", "--nonsense"]).await, 2);
     assert!(usage["error"].as_str().unwrap().contains("--nonsense"), "{usage:#}");
-    let read = agent.ask(&["job", "plan", "--json", "/nowhere/x.hcl"]).await;
-    assert!(object(&read, 2)["cause"].as_str().unwrap().contains("No such file"));
+    let read = object(&agent.ask(&["job", "plan", "--json", "/nowhere/x.hcl"]).await, 2);
+    assert!(read["error"].as_str().unwrap().contains("there is no job file"), "{read:#}");
     let wrong = agent.file("wrong.hcl", "job \"j\" {\n group \"g\" {\n cont = 1\n }\n}\n");
     let wrong = object(&agent.ask(&["job", "run", "--json", wrong.to_str().unwrap()]).await, 2);
     assert_eq!(wrong["diagnostics"][0]["line"], 3, "{wrong:#}");
@@ -70,6 +70,7 @@ async fn an_error_is_one_object_where_a_program_reads_what_is_printed() {
     let nobody = Home::new();
     let nobody = ask(nobody.path(), &["job", "status", "--json"]).await;
     let nobody = object(&nobody, 3);
+    assert!(nobody["cause"].as_str().unwrap().contains("No such file"), "{nobody:#}");
     assert!(nobody["next"][0].as_str().unwrap().starts_with("ostler agent --data-dir "));
     agent.ask(&["job", "status", "none"]).await.said(2, &["error: there is no job none"]);
 }
