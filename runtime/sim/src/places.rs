@@ -35,7 +35,8 @@ pub(crate) struct Places {
     over: BTreeMap<AllocId, Over>,
     /// Something of these was let go.
     began: BTreeSet<AllocId>,
-    /// What somebody stopped, whether that came to be or was taken back: its place may be filled again.
+    /// What somebody stopped, whether that came to be or was taken back, and what was over in its place: that
+    /// may be filled again.
     stopped: BTreeSet<AllocId>,
 }
 
@@ -64,7 +65,8 @@ impl Places {
         for view in views {
             let alloc = &view.allocation;
             let place = (alloc.job.id.clone(), alloc.job_version, alloc.index);
-            self.over.retain(|id, one| *id != alloc.id && one.place != place);
+            let before = self.over.extract_if(.., |id, one| *id == alloc.id || one.place == place);
+            self.stopped.extend(before.map(|(id, _)| id));
             self.stopped.insert(alloc.id);
         }
     }
