@@ -70,8 +70,9 @@ impl<'a> Failure<'a> {
             }
             other => (innermost(other), None),
         };
-        let cause = cause.filter(|cause| !cause.is_empty());
-        Self { cause, status, ..Self::new(&error.to_string()) }
+        let error = error.to_string();
+        let cause = cause.filter(|cause| !cause.is_empty() && *cause != error);
+        Self { cause, status, ..Self::new(&error) }
     }
 }
 

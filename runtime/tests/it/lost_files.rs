@@ -68,8 +68,9 @@ async fn a_job_of_a_jobs_directory_that_the_agent_no_longer_has_can_be_stopped()
 
 /// All of a directory, as it is: owners, modes and links.
 async fn copy(from: &Path, to: &Path) {
-    // The compiled code that a new home begins with is linked from where the other's is.
+    // What a new home begins with is linked from where the other's is: `cp` takes them for the same files.
     drop(std::fs::remove_dir_all(to.join("code")));
+    drop(std::fs::remove_file(to.join("code.key")));
     let mut copy = crate::support::binary::unconfigured("cp");
     copy.arg("-a").arg(from.join(".")).arg(to);
     let done = copy.output().await.unwrap();

@@ -1,4 +1,4 @@
-//! What becomes of a task whose agent leaves, and of one whose start has to wait.
+//! What becomes of a task whose agent leaves, of one whose start has to wait, and of one without signals.
 
 use super::*;
 
@@ -58,4 +58,25 @@ fn a_driver_that_is_not_ready_is_asked_again_ever_more_slowly_and_said_once() {
     assert_eq!(pauses[..7], [1, 2, 4, 8, 16, 30, 30]);
     assert_eq!(pauses[79], 30);
     assert_eq!(kinds(&machine).iter().filter(|k| **k == "Driver").count(), 1);
+}
+
+#[test]
+fn a_task_whose_driver_has_no_signals_is_not_said_to_have_been_sent_one() {
+    let said = |signals: Option<Signals>, order: TaskInput| {
+        let mut machine = TaskMachine::new(rules(1, None), at().now);
+        drive(&mut machine, [TaskInput::GateOpened, TaskInput::Prepared]);
+        drive(&mut machine, signals.map(|signals| TaskInput::DriverKnown { signals }));
+        drive(&mut machine, [TaskInput::Started, order]);
+        let event = machine.public().events.last().unwrap().clone();
+        assert_eq!(event.details["kill_timeout"], "5s");
+        (event.message, event.details.contains_key(ostler_model::event::NO_SIGNALS))
+    };
+    let interrupt = ("Sent interrupt. Waiting 5s before force killing".to_owned(), false);
+    assert_eq!(said(None, kill()), interrupt);
+    assert_eq!(said(Some(Signals::Sent), kill()), interrupt);
+    let (text, unheard) = said(Some(Signals::None), kill());
+    assert!(unheard && !text.contains("interrupt") && text.contains("no signals"), "{text}");
+    let restart = || TaskInput::Restart { reason: "wanted".to_owned(), failure: false };
+    assert!(said(Some(Signals::None), restart()).1);
+    assert!(!said(Some(Signals::Sent), restart()).1);
 }

@@ -237,27 +237,6 @@ fn a_kill_while_the_start_is_on_its_way_stops_what_was_started() {
 }
 
 #[test]
-fn a_task_whose_driver_has_no_signals_is_not_said_to_have_been_sent_one() {
-    let said = |signals: Option<Signals>, order: TaskInput| {
-        let mut machine = TaskMachine::new(rules(1, None), at().now);
-        drive(&mut machine, [TaskInput::GateOpened, TaskInput::Prepared]);
-        drive(&mut machine, signals.map(|signals| TaskInput::DriverKnown { signals }));
-        drive(&mut machine, [TaskInput::Started, order]);
-        let event = machine.public().events.last().unwrap().clone();
-        assert_eq!(event.details["kill_timeout"], "5s");
-        (event.message, event.details.contains_key(ostler_model::event::NO_SIGNALS))
-    };
-    let interrupt = ("Sent interrupt. Waiting 5s before force killing".to_owned(), false);
-    assert_eq!(said(None, kill()), interrupt);
-    assert_eq!(said(Some(Signals::Sent), kill()), interrupt);
-    let (text, unheard) = said(Some(Signals::None), kill());
-    assert!(unheard && !text.contains("interrupt") && text.contains("no signals"), "{text}");
-    let restart = || TaskInput::Restart { reason: "wanted".to_owned(), failure: false };
-    assert!(said(Some(Signals::None), restart()).1);
-    assert!(!said(Some(Signals::Sent), restart()).1);
-}
-
-#[test]
 fn a_start_that_never_answers_is_given_up_after_the_kill_timeout() {
     let mut machine = TaskMachine::new(rules(1, None), at().now);
     drive(&mut machine, [TaskInput::GateOpened, TaskInput::Prepared]);
