@@ -56,7 +56,13 @@ pub(super) fn with_unread<T: DeserializeOwned + Default>(
         return Ok((T::default(), unread));
     }
     let mut json = serde_json::Deserializer::from_slice(bytes);
-    let read = serde_ignored::deserialize(&mut json, |path| unread.push(path.to_string()));
+    let read = serde_ignored::deserialize(&mut json, |path| {
+        // A field of which only whether it is there counts is read by that, and ends so.
+        let path = path.to_string();
+        if !path.ends_with(".?") {
+            unread.push(path);
+        }
+    });
     let read = read.map_err(Failure::BadBody)?;
     json.end().map_err(Failure::BadBody)?;
     Ok((read, unread))
