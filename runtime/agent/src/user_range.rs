@@ -80,7 +80,7 @@ fn subordinate(text: &str, range: &RangeInclusive<u32>, path: &Path) -> Option<S
         let name = parts.next()?;
         let (first, count) =
             (parts.next()?.parse::<u32>().ok()?, parts.next()?.parse::<u32>().ok()?);
-        let last = first.checked_add(count.checked_sub(1)?).unwrap_or(u32::MAX);
+        let last = first.saturating_add(count.checked_sub(1)?);
         let both = first <= *range.end() && *range.start() <= last;
         both.then(|| format!("{first} to {last} are those of {name:?} in {}", path.display()))
     })
@@ -92,7 +92,7 @@ fn unmapped(text: &str, range: &RangeInclusive<u32>, path: &Path) -> Option<Stri
         let mut parts = line.split_whitespace();
         let first = parts.next()?.parse::<u32>().ok()?;
         let count = parts.nth(1)?.parse::<u32>().ok()?;
-        let last = first.checked_add(count.checked_sub(1)?).unwrap_or(u32::MAX);
+        let last = first.saturating_add(count.checked_sub(1)?);
         Some(first <= *range.start() && *range.end() <= last)
     };
     let known = text.lines().any(|line| maps(line) == Some(true));

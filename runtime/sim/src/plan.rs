@@ -141,6 +141,8 @@ pub struct Plan {
     pub seed: u64,
     /// The records are in a real state file, on a disk with faults.
     pub file: bool,
+    /// Work of it ends, and no place is filled again that is done.
+    pub ends: bool,
     /// In order.
     pub steps: Vec<Step>,
 }
@@ -157,7 +159,7 @@ impl Plan {
     /// Draw a plan.
     #[must_use]
     pub fn from_seed(seed: u64) -> Self {
-        let mut plan = Self::varied(seed);
+        let mut plan = Self { ends: true, ..Self::varied(seed) };
         work::mix(seed, &mut plan.steps);
         plan
     }
@@ -209,7 +211,7 @@ impl Plan {
             };
             steps.push(Step { after, act: act(&rng) });
         }
-        Self { seed, file: false, steps }
+        Self { seed, file: false, ends: false, steps }
     }
 }
 

@@ -179,7 +179,9 @@ async fn steps(
         Err(why) => return Err(why),
     };
     drop(tokio::spawn(stops::watch(scene.world.clone(), agent.control.clone())));
-    drop(tokio::spawn(places::watch(scene.world.clone(), agent.control.clone())));
+    if plan.ends {
+        drop(tokio::spawn(places::watch(scene.world.clone(), agent.control.clone())));
+    }
     while let Some(step) = plan.steps.get(scene.next) {
         clock::sleep(step.after).await;
         scene.next += 1;

@@ -51,7 +51,9 @@ fn find(defect: &'static str) -> Option<u64> {
     Some(first.into_inner()).filter(|seed| *seed < SEEDS)
 }
 
+/// Not part of every run: a defect that no seed finds costs all of them.
 #[test]
+#[ignore = "takes long: cargo test --test planted -- --ignored --nocapture"]
 fn every_planted_defect_is_found_by_a_seed_of_the_gate() {
     let mut lost = Vec::new();
     for planted in PLANTED {
