@@ -418,6 +418,7 @@ impl Arena {
             mounts: vec![],
             device_nodes: vec![],
             user: None,
+            alloc_user: None,
             named: Arc::from([]),
             env: Arc::from([]),
             network: None,
