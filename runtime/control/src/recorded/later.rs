@@ -2,7 +2,7 @@
 //!
 //! The clock of the machine may have been set back since an earlier agent wrote its records. What they say
 //! of the future would then make every wait longer by the step. What is left of a wait of a task is bounded
-//! where its policy is known: [`ostler_lifecycle::task::machine::TaskMachine::restore`].
+//! where its policy is known: `TaskMachine::restore` of `ostler-lifecycle`.
 
 use std::sync::Arc;
 

@@ -2,16 +2,16 @@
 //!
 //! ```text
 //! <root>/                       0700  of the agent: no other user of the node gets any further
-//!   <alloc id>/                 0755  its group: the user id that is the allocation's own ([`super::users`])
+//!   <alloc id>/                 0755  its group: the user id that is the allocation's own (`alloc/users.rs`)
 //!     alloc/                    0755  shared by the tasks of the allocation
-//!       data/ logs/ tmp/        0755  the group of data: who was at it last ([`super::owner`])
+//!       data/ logs/ tmp/        0755  the group of data: who was at it last (`alloc/owner.rs`)
 //!     <task>/                   0755
 //!       local/ tmp/             0755
 //!       secrets/                0700
 //! ```
 //! Nomad makes the shared and local directories 0777 so that tasks under other users can write.
 //! Here that is done before such a task starts: its own directories become its user's, and
-//! `data` and `tmp` 0777 ([`super::owner`]). The root above is the agent's alone, which keeps other users of
+//! `data` and `tmp` 0777 (`alloc/owner.rs`). The root above is the agent's alone, which keeps other users of
 //! the node from planting files, and from running what a task that is root let others run as root.
 //!
 //! Tasks write in these directories, so everything below the root is hostile: each level is opened
