@@ -73,14 +73,18 @@ fn named(text: &str, range: &RangeInclusive<u32>, path: &Path) -> Option<String>
     })
 }
 
+/// The first and the last of so many ids from one on; none, where there are none.
+fn block(first: &str, count: &str) -> Option<(u32, u32)> {
+    let (first, count) = (first.parse::<u32>().ok()?, count.parse::<u32>().ok()?);
+    Some((first, first.saturating_add(count.checked_sub(1)?)))
+}
+
 /// `name:100000:65536`
 fn subordinate(text: &str, range: &RangeInclusive<u32>, path: &Path) -> Option<String> {
     text.lines().find_map(|line| {
         let mut parts = line.split(':');
         let name = parts.next()?;
-        let (first, count) =
-            (parts.next()?.parse::<u32>().ok()?, parts.next()?.parse::<u32>().ok()?);
-        let last = first.saturating_add(count.checked_sub(1)?);
+        let (first, last) = block(parts.next()?, parts.next()?)?;
         let both = first <= *range.end() && *range.start() <= last;
         both.then(|| format!("{first} to {last} are those of {name:?} in {}", path.display()))
     })
@@ -90,9 +94,7 @@ fn subordinate(text: &str, range: &RangeInclusive<u32>, path: &Path) -> Option<S
 fn unmapped(text: &str, range: &RangeInclusive<u32>, path: &Path) -> Option<String> {
     let maps = |line: &str| {
         let mut parts = line.split_whitespace();
-        let first = parts.next()?.parse::<u32>().ok()?;
-        let count = parts.nth(1)?.parse::<u32>().ok()?;
-        let last = first.saturating_add(count.checked_sub(1)?);
+        let (first, last) = block(parts.next()?, parts.nth(1)?)?;
         Some(first <= *range.start() && *range.end() <= last)
     };
     let known = text.lines().any(|line| maps(line) == Some(true));

@@ -78,11 +78,8 @@ impl<'a> Failure<'a> {
 
 /// The last of the causes of an error.
 fn innermost(error: &dyn std::error::Error) -> Option<String> {
-    let mut source = error.source()?;
-    while let Some(deeper) = source.source() {
-        source = deeper;
-    }
-    Some(source.to_string())
+    let causes = std::iter::successors(error.source(), |error| error.source());
+    causes.last().map(ToString::to_string)
 }
 
 /// Command lines of this program in a text.

@@ -3,7 +3,7 @@
 //!
 //! A device plugin may tell a task where its device is; it may not change what the task runs. Which variables
 //! libraries read cannot be listed, and many begin with a name that a plugin may have (`GST_PLUGIN_PATH`,
-//! `DOTNET_STARTUP_HOOKS`). So a plugin without a grant sets those of [`OWN_FORMS`] below its name and no others:
+//! `DOTNET_STARTUP_HOOKS`). So a plugin without a grant sets those of `OWN_FORMS` below its name and no others:
 //! they say which device, and nothing loads code by them. Pure.
 
 /// What may stand behind the name of a plugin: whole names, or beginnings of them (`…*`).

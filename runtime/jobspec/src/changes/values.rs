@@ -66,15 +66,13 @@ pub(super) fn between(old: &Value, new: &Value) -> Said {
     }
 }
 
-/// Two spans of time, as JSON has them.
+/// Two spans of time that differ, as JSON has them.
 pub(super) fn durations(old: &Value, new: &Value) -> Said {
-    let text = |value: &Value| value.as_u64().map(|nanos| Value::from(duration(nanos)));
-    let plain = |said: String| said.trim_matches('"').to_owned();
-    match between(&text(old).unwrap_or_default(), &text(new).unwrap_or_default()) {
-        Said::Added(new) => Said::Added(plain(new)),
-        Said::Removed(old) => Said::Removed(plain(old)),
-        Said::Set { old, new } => Said::Set { old: plain(old), new: plain(new) },
-        lines @ Said::Lines(_) => lines,
+    let text = |value: &Value| value.as_u64().map(duration);
+    match (text(old), text(new)) {
+        (Some(old), Some(new)) => Said::Set { old, new },
+        (Some(old), None) => Said::Removed(old),
+        (None, new) => Said::Added(new.unwrap_or_default()),
     }
 }
 

@@ -23,18 +23,16 @@ pub(super) async fn of(
         // Its user's own directory is not among those that it sees.
         env.push(pair("HOME", "/local"));
     }
-    let user = match default_user(plugin).filter(|_| user.is_none()) {
-        None => user,
-        Some(DefaultUser::Named(name)) => Some(name),
-        Some(DefaultUser::OfAlloc) => match of_alloc {
-            AllocUser::Shared => Some(USER_DEFAULT.to_owned()),
-            AllocUser::Own(id) => {
-                let who = NAMES.map(|name| pair(name, &name_of_id(id)));
-                env.extend(who);
-                return env;
-            }
-            AllocUser::NotKnown => return env,
-        },
+    let by_default = user.is_none() && isolation == FsIsolation::Chroot && is_root();
+    let user = match (by_default, plugin.grants().isolated_user(), of_alloc) {
+        (false, ..) => user,
+        (true, Some(named), _) => Some(named.to_owned()),
+        (true, None, AllocUser::Shared) => Some(USER_DEFAULT.to_owned()),
+        (true, None, AllocUser::Own(id)) => {
+            env.extend(NAMES.map(|name| pair(name, &name_of_id(id))));
+            return env;
+        }
+        (true, None, AllocUser::NotKnown) => return env,
     };
     let who = match user {
         None => environment_of(None),
@@ -48,19 +46,9 @@ pub(super) async fn of(
     env
 }
 
-enum DefaultUser {
-    Named(String),
-    OfAlloc,
-}
-
-/// Whom isolated tasks run as whose job does not say; none where they are the agent's user.
-fn default_user(plugin: &DriverPlugin) -> Option<DefaultUser> {
-    let isolated = plugin.capabilities.fs_isolation == FsIsolation::Chroot;
-    if !isolated || !rustix::process::geteuid().is_root() {
-        return None;
-    }
-    let named = plugin.grants().isolated_user();
-    Some(named.map_or(DefaultUser::OfAlloc, |user| DefaultUser::Named(user.to_owned())))
+/// Else isolated tasks are the agent's user, whatever the default.
+fn is_root() -> bool {
+    rustix::process::geteuid().is_root()
 }
 
 fn pair(name: &str, value: &str) -> (String, String) {
