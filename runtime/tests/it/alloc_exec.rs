@@ -7,6 +7,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use futures_util::{SinkExt as _, StreamExt as _};
 use hyper::StatusCode;
+use ostler_agent::Agent;
 use ostler_api::client::{Address, AgentAt, ApiClient, segment};
 use ostler_model::limits::EXEC_SESSIONS_MAX;
 use rustix::process::Signal;
@@ -438,6 +439,7 @@ async fn a_command_waits_until_the_next_agent_has_taken_the_task_over() {
     let (_, home) = agent.ended().await;
     // Asked while it starts, not when it is ready.
     let agent = AgentProcess::spawn(home, &[], |_| {});
+    eventually("it has the data directory", || Agent::holder(agent.data.path()).is_some()).await;
     let dir = agent.data.path().to_str().unwrap();
     let inside = ostler(["alloc", "exec", "--data-dir", dir, &alloc, "echo", "inside"]).await;
     inside.said(0, &[]);

@@ -315,9 +315,20 @@ impl Tmux {
         self.run(&["capture-pane", "-p"]).unwrap_or_default()
     }
 
+    /// What it shows once that has the text.
     async fn until(&self, text: &str) -> String {
-        eventually(&format!("the terminal shows {text:?}"), || self.shows().contains(text)).await;
-        self.shows()
+        self.until_all(&[text]).await
+    }
+
+    /// What it shows once that has all of the texts: a screen is not drawn at once.
+    async fn until_all(&self, texts: &[&str]) -> String {
+        let mut shown = String::new();
+        eventually(&format!("the terminal shows {texts:?}"), || {
+            shown = self.shows();
+            texts.iter().all(|text| shown.contains(text))
+        })
+        .await;
+        shown
     }
 }
 
@@ -344,15 +355,15 @@ async fn top_follows_in_a_terminal_and_leaves_it_as_it_was() {
     );
     tmux.run(&["send-keys", "-l", &top]);
     type_in("Enter");
-    let shown = tmux.until("q quit").await;
-    assert!(shown.contains("cpu    [") && shown.contains("no allocations"), "{shown}");
+    tmux.until_all(&["q quit", "cpu    [", "no allocations"]).await;
     type_in("3");
-    assert!(tmux.until("STRIKES").await.contains("exec"));
+    tmux.until_all(&["STRIKES", "exec"]).await;
     type_in("/");
     tmux.run(&["send-keys", "-l", "nothing"]);
     tmux.until("no plugins with this text").await;
     type_in("Escape");
-    tmux.until("STRIKES").await;
+    // The next key is not read together with this one: that would be another key.
+    tmux.until_all(&["STRIKES", "exec"]).await;
     tmux.run(&["resize-window", "-x", "60", "-y", "12"]);
     tmux.until("STRIKES").await;
     type_in("q");
@@ -374,8 +385,8 @@ async fn top_follows_in_a_terminal_and_leaves_it_as_it_was() {
     tmux.run(&["resize-window", "-x", "40", "-y", "10"]);
     tmux.run(&["send-keys", "-l", &format!("clear; {OSTLER} top --data-dir {dir}; echo code $?")]);
     type_in("Enter");
-    let shown = tmux.until("q quit  tab list  s sort  / filter").await;
-    assert!(shown.contains("1 allocations (0) 2 devices 3 plugins"), "{shown}");
+    let keys = "q quit  tab list  s sort  / filter";
+    tmux.until_all(&[keys, "1 allocations (0) 2 devices 3 plugins"]).await;
     tmux.run(&["resize-window", "-x", "30", "-y", "6"]);
     tmux.until("needs 40 columns").await;
     type_in("q");
@@ -388,8 +399,7 @@ async fn top_follows_in_a_terminal_and_leaves_it_as_it_was() {
         &format!("clear; TERM=dumb {OSTLER} top --data-dir {dir}; echo code $?"),
     ]);
     type_in("Enter");
-    let told = tmux.until("code 2").await;
-    assert!(told.contains("TERM=dumb") && told.contains("once and --json"), "{told}");
+    tmux.until_all(&["code 2", "TERM=dumb", "once and --json"]).await;
 
     // A signal leaves it as it was too.
     tmux.run(&["send-keys", "-l", &format!("clear; {OSTLER} top --data-dir {dir}; echo ended $?")]);

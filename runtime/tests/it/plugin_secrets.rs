@@ -69,8 +69,7 @@ async fn shown(agent: &AgentProcess) -> String {
         }
     }
     let client = Client(agent.data.path().join("ostler.sock"));
-    all.push_str(&client.get("/v1/ostler/plugins").await.text());
-    all + &std::fs::read_to_string(agent.data.path().join("events.jsonl")).unwrap()
+    all + &client.get("/v1/ostler/plugins").await.text()
 }
 
 #[tokio::test]
@@ -120,9 +119,12 @@ async fn no_secret_of_a_task_gets_out_by_what_its_driver_says() {
     .await;
     let shown = shown(&agent).await;
     agent.signal(rustix::process::Signal::TERM);
-    let (ended, _home) = agent.ended().await;
+    let (ended, home) = agent.ended().await;
+    // It is written a while after what it tells of, and at the end.
+    let events = std::fs::read_to_string(home.path().join("events.jsonl")).unwrap();
+    assert!(events.contains(&format!("DB_URL={}", stars(URL))), "{events}");
     assert!(ended.stderr.contains(&format!("DB_URL={}", stars(URL))), "{}", ended.stderr);
-    for (place, text) in [("shown", &shown), ("the log", &ended.stderr)] {
+    for (place, text) in [("shown", &shown), ("the log", &ended.stderr), ("the events", &events)] {
         for secret in [URL, TOKEN, "hunter22"] {
             assert!(!text.contains(secret), "{secret} is in {place}: {text}");
         }

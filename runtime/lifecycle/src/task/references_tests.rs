@@ -43,6 +43,7 @@ job "j" {
       }
       check {
         type         = "grpc"
+        name         = "g"
         grpc_service = "${NOMAD_check_grpc_service}"
         interval     = "10s"
         timeout      = "1s"
