@@ -45,6 +45,7 @@ use std::time::Duration;
 
 use tokio::sync::Mutex;
 
+use super::machine::Blame;
 use super::services::AllocServices;
 use super::{DiskWatch, PreviousAlloc};
 use crate::by_task::ByTask;
@@ -217,28 +218,30 @@ pub struct AllocHookError {
 #[error("{text}")]
 pub struct HookFailure {
     text: String,
-    /// It is the node's: short of descriptors, memory or space, a disk that fails. A later try may
-    /// work.
-    pub node: bool,
+    /// Whose fault it is.
+    pub blame: Blame,
 }
 
 impl HookFailure {
     /// From an error and its causes.
     #[must_use]
     pub fn of(error: &(dyn std::error::Error + 'static)) -> Self {
-        Self { text: causes::chain(error), node: causes::is_of_the_node(error) }
+        Self {
+            text: causes::chain(error),
+            blame: Blame::of_the_node(causes::is_of_the_node(error)),
+        }
     }
 
-    /// The node's.
+    /// It did not end in its time.
     #[must_use]
-    pub fn of_the_node(text: String) -> Self {
-        Self { text, node: true }
+    pub fn late(wall: Duration) -> Self {
+        Self { text: format!("did not end within {wall:?}"), blame: Blame::Nobody }
     }
 }
 
 impl From<String> for HookFailure {
     fn from(text: String) -> Self {
-        Self { text, node: false }
+        Self { text, blame: Blame::Alloc }
     }
 }
 

@@ -60,7 +60,7 @@ use ostler_model::task::{TaskState, TaskStatus};
 use ostler_model::time::Timestamp;
 
 use self::plan::KillPlan;
-pub use self::types::{AllocEffect, AllocInput, AllocPhase, RecordedAlloc, RestartRefusal};
+pub use self::types::{AllocEffect, AllocInput, AllocPhase, Blame, RecordedAlloc, RestartRefusal};
 
 /// Hooks that run once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -298,8 +298,13 @@ impl AllocMachine {
                 self.prepared = true;
                 self.waiting = None;
             }
-            AllocInput::HooksFailed { error, node } if preparing => {
-                if node || (self.restored && self.runs()) {
+            AllocInput::HooksFailed { error, blame } if preparing => {
+                let again = match blame {
+                    Blame::Node => true,
+                    Blame::Nobody => self.restored,
+                    Blame::Alloc => self.restored && self.runs(),
+                };
+                if again {
                     self.prepare_again(now, error);
                     return;
                 }

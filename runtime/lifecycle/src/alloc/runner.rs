@@ -27,7 +27,7 @@ use tokio_util::sync::CancellationToken;
 use super::coordinator::Gate;
 use super::hooks::background::CloseOnDrop;
 use super::hooks::{AllocHook, AllocHookError, AllocScope, News};
-use super::machine::{AllocInput, AllocMachine, AllocPhase};
+use super::machine::{AllocInput, AllocMachine, AllocPhase, Blame};
 use super::phases::Phases;
 use super::update::in_place;
 use super::{Reply, Request};
@@ -76,19 +76,19 @@ type Answer = (Call, Result<(), Failed>);
 #[derive(Debug)]
 struct Failed {
     error: String,
-    /// For a reason of the node's.
-    node: bool,
+    /// Whose fault it is.
+    blame: Blame,
 }
 
 impl From<String> for Failed {
     fn from(error: String) -> Self {
-        Self { error, node: false }
+        Self { error, blame: Blame::Alloc }
     }
 }
 
 impl From<AllocHookError> for Failed {
     fn from(error: AllocHookError) -> Self {
-        Self { node: error.failure.node, error: error.to_string() }
+        Self { blame: error.failure.blame, error: error.to_string() }
     }
 }
 
@@ -296,8 +296,8 @@ impl Runner {
         };
         match (call, result) {
             (Call::Pre, Ok(())) => self.feed(AllocInput::HooksDone),
-            (Call::Pre, Err(Failed { error, node })) => {
-                self.feed(AllocInput::HooksFailed { error, node });
+            (Call::Pre, Err(Failed { error, blame })) => {
+                self.feed(AllocInput::HooksFailed { error, blame });
             }
             (Call::Update, _) => {
                 let again = self.update_hooks == Turn::Again;

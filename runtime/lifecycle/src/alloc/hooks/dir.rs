@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tokio::sync::Semaphore;
 
-use super::{AllocHook, AllocScope, FirstRun, HookFailure, HookResult, News};
+use super::{AllocHook, AllocScope, Blame, FirstRun, HookFailure, HookResult, News};
 use crate::alloc::dir::{AllocDir, AllocDirError};
 use crate::alloc::secrets;
 use ostler_logs::TaskLogs;
@@ -96,7 +96,7 @@ fn make_for_first_runs(dir: &AllocDir, allocation: &Allocation, first: &[FirstRu
 fn failure(error: &AllocDirError) -> HookFailure {
     let failure = HookFailure::of(error);
     let busy = matches!(error, AllocDirError::Busy { .. });
-    HookFailure { node: failure.node || busy, ..failure }
+    if busy { HookFailure { blame: Blame::Node, ..failure } } else { failure }
 }
 
 #[cfg(test)]

@@ -55,7 +55,7 @@ impl AllocHook for MigrateHook {
             let store = scope.store.clone();
             let moving = move || migrate::inherit(&root, &line(&store, from), to, &tasks);
             let moving = clock::timeout(HOOK_WALL_MAX, scope.on_disk(moving)).await;
-            let late = || HookFailure::of_the_node(format!("did not end within {HOOK_WALL_MAX:?}"));
+            let late = || HookFailure::late(HOOK_WALL_MAX);
             let Some(Inherited { from, moved }) = moving.ok_or_else(late)?? else {
                 return fetch(scope, from).await;
             };

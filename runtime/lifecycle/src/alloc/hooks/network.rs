@@ -1,6 +1,6 @@
 //! Makes the network that an allocation has of its own, and takes it away when nothing of it runs any more.
 
-use super::{AllocHook, AllocScope, HookFailure, HookResult, News};
+use super::{AllocHook, AllocScope, Blame, HookFailure, HookResult, News};
 use crate::task::env::TaskEnv;
 use ostler_model::causes;
 use ostler_model::network::{AllocNetwork, NetworkError, is_hostname};
@@ -49,8 +49,10 @@ fn hostname(scope: &AllocScope, network: &AllocNetwork) -> Result<Option<String>
     let alloc = &scope.allocation;
     let asked = alloc.task_group().and_then(|group| group.network.as_ref()?.hostname.as_ref());
     let Some(asked) = asked else { return Ok(None) };
-    let wrong =
-        |why: String| HookFailure { text: format!("hostname {asked:?}: {why}"), node: false };
+    let wrong = |why: String| HookFailure {
+        text: format!("hostname {asked:?}: {why}"),
+        blame: Blame::Alloc,
+    };
     let env = TaskEnv::of_group(alloc, &scope.node, Some(network));
     let env = env.map_err(|error| wrong(causes::chain(&error)))?;
     let name = env.interpolate(asked).map_err(|error| wrong(causes::chain(&error)))?;
@@ -61,5 +63,5 @@ fn hostname(scope: &AllocScope, network: &AllocNetwork) -> Result<Option<String>
 }
 
 fn failure(error: NetworkError) -> HookFailure {
-    HookFailure { text: error.text, node: error.passing }
+    HookFailure { text: error.text, blame: Blame::of_the_node(error.passing) }
 }

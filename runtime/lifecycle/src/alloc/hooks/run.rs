@@ -139,9 +139,9 @@ async fn call_within(
         HookKind::Destroy => hook.destroy(scope),
     });
     let result = match hook.wall() {
-        Some(wall) => clock::timeout(wall, future).await.unwrap_or_else(|| {
-            Err(HookFailure::of_the_node(format!("did not end within {wall:?}")))
-        }),
+        Some(wall) => {
+            clock::timeout(wall, future).await.unwrap_or_else(|| Err(HookFailure::late(wall)))
+        }
         None => future.await,
     };
     let elapsed = watch.elapsed();

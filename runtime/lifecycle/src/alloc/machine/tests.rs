@@ -64,7 +64,7 @@ fn stop() -> AllocInput {
 fn inputs(group: &TaskGroup) -> Vec<AllocInput> {
     vec![
         AllocInput::HooksDone,
-        AllocInput::HooksFailed { error: "broken".to_owned(), node: false },
+        AllocInput::HooksFailed { error: "broken".to_owned(), blame: Blame::Alloc },
         AllocInput::Tasks(all(group, TaskStatus::Running)),
         AllocInput::Tasks(all(group, TaskStatus::Dead)),
         AllocInput::TasksGone,
@@ -174,8 +174,8 @@ fn a_second_stop_ends_the_shutdown_delay() {
 #[test]
 fn gates_stay_closed_when_the_pre_run_hooks_failed() {
     let mut machine = machine(None);
-    let effects =
-        machine.step(NOW, AllocInput::HooksFailed { error: "broken".to_owned(), node: false });
+    let effects = machine
+        .step(NOW, AllocInput::HooksFailed { error: "broken".to_owned(), blame: Blame::Alloc });
     assert_eq!(killed(&effects)[0].len(), 5, "poststop too");
     assert!(!effects.iter().any(|e| matches!(e, AllocEffect::Gates(_))));
 }
@@ -184,7 +184,8 @@ fn gates_stay_closed_when_the_pre_run_hooks_failed() {
 fn hooks_that_fail_for_want_of_something_of_the_node_are_tried_again() {
     let mut machine = machine(None);
     for pause in [1, 2, 4] {
-        let short = AllocInput::HooksFailed { error: "no space is left".to_owned(), node: true };
+        let short =
+            AllocInput::HooksFailed { error: "no space is left".to_owned(), blame: Blame::Node };
         let effects = machine.step(NOW, short);
         assert!(killed(&effects).is_empty(), "{effects:?}");
         assert!(effects.contains(&AllocEffect::PreHooksAfter(Duration::from_secs(pause))));
@@ -204,8 +205,8 @@ fn a_stop_does_not_kill_again_what_failed_hooks_killed_already() {
         ("last", TaskStatus::Pending),
     ]);
     machine.step(NOW, AllocInput::Tasks(only_poststop_lives));
-    let failed =
-        machine.step(NOW, AllocInput::HooksFailed { error: "broken".to_owned(), node: false });
+    let failed = machine
+        .step(NOW, AllocInput::HooksFailed { error: "broken".to_owned(), blame: Blame::Alloc });
     assert_eq!(killed(&failed), [["last"]]);
     assert!(killed(&machine.step(NOW, stop())).is_empty());
 }

@@ -56,6 +56,25 @@ pub struct RecordedAlloc {
     pub trouble: Option<String>,
 }
 
+/// Whose fault it is that a hook failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Blame {
+    /// The allocation's, or that of what it asks for.
+    Alloc,
+    /// The node's: short of descriptors, memory or space, a disk that fails. A later try may work.
+    Node,
+    /// Nobody knows: it did not end in its time.
+    Nobody,
+}
+
+impl Blame {
+    /// The node's, or else the allocation's.
+    #[must_use]
+    pub const fn of_the_node(node: bool) -> Self {
+        if node { Self::Node } else { Self::Alloc }
+    }
+}
+
 /// What happened.
 #[derive(Clone, Debug, PartialEq)]
 pub enum AllocInput {
@@ -65,8 +84,8 @@ pub enum AllocInput {
     HooksFailed {
         /// For the tasks' events.
         error: String,
-        /// For a reason of the node's: a later try may work.
-        node: bool,
+        /// Whose fault it is.
+        blame: Blame,
     },
     /// A hook, before the first task or after the last, waits for something outside, or no longer.
     Waiting {

@@ -225,7 +225,8 @@ impl World {
             },
             3 if self.due.contains(&AllocInput::HooksDone) => {
                 self.due.retain(|i| *i != AllocInput::HooksDone);
-                AllocInput::HooksFailed { error: "broken".to_owned(), node: skip_shutdown_delay }
+                let blame = Blame::of_the_node(skip_shutdown_delay);
+                AllocInput::HooksFailed { error: "broken".to_owned(), blame }
             }
             4 => AllocInput::Update { group: Box::new(self.group.clone()), hooks: true },
             5 => AllocInput::Verdict { healthy: true, reasons: Vec::new() },

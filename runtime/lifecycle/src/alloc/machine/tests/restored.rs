@@ -58,7 +58,7 @@ fn one_that_runs_prepares_again_and_goes_on_where_it_was() {
 }
 
 fn hooks_failed(node: bool) -> AllocInput {
-    AllocInput::HooksFailed { error: "no directory".to_owned(), node }
+    AllocInput::HooksFailed { error: "no directory".to_owned(), blame: Blame::of_the_node(node) }
 }
 
 #[test]
