@@ -53,6 +53,8 @@ const SAMPLES: &[(&str, &str, &str)] = &[
         "client.bridge_network_subnet",
     ),
     ("client.host_network", "host_network \"p\" { interface = \"lo\" }", "client.host_network"),
+    ("client.users.dynamic_user_min", "dynamic_user_min = 80001", "client.users"),
+    ("client.users.dynamic_user_max", "dynamic_user_max = 80777", "client.users"),
     ("client.disable_remote_exec", "disable_remote_exec = true", "client.disable_remote_exec"),
     ("client.enabled", "enabled = true", ""),
     ("client.artifact.http_read_timeout", "http_read_timeout = \"7s\"", "client.artifact"),
@@ -110,10 +112,12 @@ fn file(keys: &[(&str, &str)]) -> AgentConfig {
         let block = path.rsplit_once('.').map_or("", |(block, _)| block);
         blocks.entry(block).or_default().push(text);
     }
-    let artifact = blocks.remove("client.artifact").map(|lines| lines.join("\n"));
-    let artifact = artifact.map(|text| format!("artifact {{\n{text}\n}}")).unwrap_or_default();
-    if !artifact.is_empty() {
-        blocks.entry("client").or_default().push(&artifact);
+    let inner = ["artifact", "users"].map(|name| {
+        let lines = blocks.remove(format!("client.{name}").as_str());
+        lines.map(|lines| format!("{name} {{\n{}\n}}", lines.join("\n")))
+    });
+    for text in inner.iter().flatten() {
+        blocks.entry("client").or_default().push(text);
     }
     let mut text = String::new();
     for (block, lines) in blocks {

@@ -46,7 +46,7 @@ job "j" {
     }
     task "t" { driver = "mock" }
   }
-  group "by-hand" {
+  group "hand" {
     update { health_check = "manual" }
     task "t" { driver = "mock" }
   }
@@ -361,7 +361,7 @@ fn health_that_somebody_says_is_not_waited_for() {
     let (mut watch, job) = (watch(&[A]), job(3, 2));
     let all = [deployment("running", json!({ "DesiredTotal": 2 }))];
     let mut one = alloc(A, "running", &[]);
-    one["TaskGroup"] = json!("by-hand");
+    one["TaskGroup"] = json!("hand");
     let mut at = |seconds| {
         let now = Duration::from_secs(seconds);
         look_at(&mut watch, &job, std::slice::from_ref(&one), &all, now).1
