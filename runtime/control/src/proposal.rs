@@ -182,6 +182,7 @@ fn existing<'a>(
         version: alloc.job_version,
         create_index: alloc.create_index,
         stopping: alloc.desired == DesiredStatus::Stop,
+        followed: alloc.desired_description == reason::RESCHEDULED,
         created_at: alloc.created_at,
         status: entry.client_status(),
         ended_at: entry.ended_at(),

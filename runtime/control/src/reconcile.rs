@@ -3,7 +3,8 @@
 //! ```text
 //!                             place (group, index) of the job
 //!   the newest allocation of the place that is not told to stop:
-//!     none                          ─► Place, after the newest one of the place
+//!     none                          ─► Place, after the newest one of the place; with the attempts that were
+//!                                      made, where that one was stopped for a successor that never came to be
 //!     none, this version was there  ─► nothing          (it ended and was collected)
 //!     of this version               ─► Ignore           (also when it is complete: it is not run again)
 //!     of this version, failed       ─► as its reschedule policy says: later, Stop and Place, or Ignore
@@ -95,6 +96,8 @@ pub struct Existing<'a> {
     pub create_index: u64,
     /// It is told to stop.
     pub stopping: bool,
+    /// And that because it failed and another one follows it.
+    pub followed: bool,
     /// When it was placed.
     pub created_at: Timestamp,
     /// What became of it.

@@ -23,7 +23,9 @@ use ostler_model::alloc::ClientStatus;
 use ostler_model::ids::{AllocId, GroupName};
 use ostler_model::job::{JobKind, TaskGroup};
 use ostler_model::planted::planted;
-use ostler_model::rollout::{DeployedGroup, Deployment, DeploymentPhase, UpdatePolicy};
+use ostler_model::rollout::{
+    DeployedGroup, Deployment, DeploymentPhase, RescheduleEvent, UpdatePolicy,
+};
 use ostler_model::time::Timestamp;
 
 /// Allocations of places, by group and index.
@@ -333,18 +335,32 @@ impl<'e, 'a> Group<'_, 'e, 'a> {
     ) {
         let previous = last.map(|alloc| alloc.id);
         let older = last.filter(|alloc| !alloc.is_of(self.wanted) && self.is_before(alloc));
-        let how = match (gate, older, last) {
-            (Gate::Open, ..) => How::default(),
+        let like = match (gate, older, last) {
+            (Gate::Open, ..) => None,
             // What was stopped of the older version is replaced by its like.
-            (_, Some(_), _) => How { like: previous, ..How::default() },
-            (Gate::Held, None, Some(_)) => How::default(),
+            (_, Some(_), _) => previous,
+            (Gate::Held, None, Some(_)) => None,
             _ => {
                 counted.unfinished = true;
                 return;
             }
         };
+        let of_place = last.filter(|alloc| like.is_some() || alloc.is_of(self.wanted));
+        let reschedules = of_place.map(|alloc| self.attempts_after(alloc)).unwrap_or_default();
+        let how = How { reschedules, canary: false, like };
         counted.placed = counted.placed.saturating_add(1);
         todo.actions.places.push(self.placement(index, previous, false, how));
+    }
+
+    /// The attempts of a place whose last one was stopped for a successor that never came to be: that change
+    /// was taken back, and the stop is on record. None where somebody emptied it.
+    fn attempts_after(&self, last: &Existing<'a>) -> Vec<RescheduleEvent> {
+        let policy = last.job.group(last.group).map(|group| group.reschedule);
+        let failed = last.followed && last.status == ClientStatus::Failed;
+        let Some(policy) = policy.filter(|_| failed) else { return Vec::new() };
+        let due = reschedule::due(policy, last.before, last.ended_at);
+        let delay = due.map_or(policy.delay, |(_, delay)| delay);
+        reschedule::followed(policy, last.before, last.id, self.wanted.now, delay)
     }
 
     /// Of an older version of this job, not of one that had its name.

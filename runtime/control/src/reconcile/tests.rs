@@ -78,6 +78,7 @@ impl Alloc {
             version: self.version,
             create_index: 10 + u64::try_from(self.id).unwrap(),
             stopping: self.stopping,
+            followed: false,
             created_at: NOW,
             status: self.status,
             ended_at: NOW,
@@ -198,6 +199,31 @@ fn one_of_an_older_version_that_outlives_its_successor_is_no_reason_to_place_aga
     assert_eq!(actions(&wanted, &job, &[older]), [PlaceAction::Ignore(id(1))]);
     let stopping = Alloc { stopping: true, ..Alloc::running(1, "a", 0, 3) };
     assert_eq!(actions(&wanted, &job, &[stopping]), [PlaceAction::Ignore(id(1))]);
+}
+
+#[test]
+fn a_successor_that_was_taken_back_uses_up_its_attempt_and_a_place_that_was_emptied_has_all() {
+    let mut job = job(&[("web", 1)]);
+    job.groups[0].reschedule = ReschedulePolicy {
+        attempts: 2,
+        interval: Duration::from_secs(600),
+        ..ReschedulePolicy::NEVER
+    };
+    let failed =
+        Alloc { stopping: true, status: ClientStatus::Failed, ..Alloc::running(1, "web", 0, 0) };
+    let attempts = |followed| {
+        let existing = Existing { followed, ..failed.existing(&job) };
+        let actions = reconcile(&wanted(&job, 0), &[existing]).actions;
+        let placed = actions.into_iter().find_map(|action| match action {
+            PlaceAction::Place { previous, how, .. } => Some((previous, how.reschedules)),
+            _ => None,
+        });
+        let (previous, events) = placed.unwrap();
+        assert_eq!(previous, Some(id(1)));
+        events.into_iter().map(|event| event.previous).collect::<Vec<_>>()
+    };
+    assert_eq!(attempts(true), [id(1)]);
+    assert_eq!(attempts(false), []);
 }
 
 #[test]
