@@ -4,7 +4,7 @@
 //! Who has ended is read off what the agent shows, as its users do; who begins off what is on record when a run
 //! is let go. What the node promises has two bounds. A place that somebody empties begins anew, with all its
 //! successors. And a change that the disk refuses is taken back: what it had placed ends without having run, as
-//! if it had not been, and its place is filled again.
+//! if it had not been, and its place is filled again; where its start was under way, it runs for a moment.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -48,7 +48,7 @@ impl Places {
         let by_itself = alloc.desired == DesiredStatus::Run || followed;
         let by_itself = by_itself && !self.stopped.contains(&alloc.id);
         let counts = match status {
-            ClientStatus::Complete => self.began.contains(&alloc.id),
+            ClientStatus::Complete => !taken_back && self.began.contains(&alloc.id),
             ClientStatus::Failed => !taken_back,
             _ => false,
         };

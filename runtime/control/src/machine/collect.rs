@@ -142,7 +142,7 @@ impl Machine {
     }
 
     pub(super) fn measured(&mut self, fs: Option<FsUse>, out: &mut Vec<ControlEffect>) {
-        let garbage = self.tables.garbage();
+        let garbage = self.tables.garbage(&self.unfilled);
         let live = self.tables.count().saturating_sub(garbage.len());
         let here = |id| self.tables.alloc(id).is_some_and(|entry| entry.removal == Removal::No);
         let terminal: Vec<_> = garbage.into_iter().filter(|one| here(one.id)).collect();
@@ -256,7 +256,7 @@ impl Machine {
         let Some(only) = self.collects.iter().find(|c| c.request == request).map(|c| c.only) else {
             return;
         };
-        let garbage = self.tables.garbage().into_iter().map(|candidate| candidate.id);
+        let garbage = self.tables.garbage(&self.unfilled).into_iter().map(|candidate| candidate.id);
         let ids: Vec<AllocId> = garbage.filter(|id| only.is_none_or(|only| only == *id)).collect();
         let unrecorded = self.tables.unrecorded_ends(only);
         if let (Some(alloc), true) = (only, ids.is_empty() && unrecorded.is_empty()) {

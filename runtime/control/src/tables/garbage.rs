@@ -5,8 +5,8 @@ use std::collections::BTreeSet;
 use super::{AllocEntry, Tables};
 use crate::gc::choice::GcCandidate;
 use crate::tables::entry::Removal;
-use ostler_model::alloc::{Allocation, DesiredStatus};
-use ostler_model::ids::AllocId;
+use ostler_model::alloc::{Allocation, ClientStatus, DesiredStatus};
+use ostler_model::ids::{AllocId, JobId};
 use ostler_model::planted::planted;
 use ostler_model::saved::{JobOrigin, JobRecord};
 
@@ -19,10 +19,16 @@ fn was_purged(alloc: &Allocation, present: &JobRecord) -> bool {
 
 impl Tables {
     /// Allocations that are over and that nobody waits for, oldest first. Those of which servers have not heard
-    /// yet are none: what became of them would be lost, and servers would have them run again.
-    pub(crate) fn garbage(&self) -> Vec<GcCandidate> {
+    /// yet are none: what became of them would be lost, and servers would have them run again. Nor are those
+    /// that failed of a job that is to be looked at: they may get a successor.
+    pub(crate) fn garbage(&self, looked_at: &BTreeSet<JobId>) -> Vec<GcCandidate> {
         let waited = self.waited_for();
-        let may_go = |entry: &AllocEntry| entry.ended && !entry.is_owed();
+        let undecided = |entry: &AllocEntry| {
+            let alloc = &entry.allocation;
+            let failed = entry.client_status() == ClientStatus::Failed;
+            failed && alloc.desired == DesiredStatus::Run && looked_at.contains(&alloc.job.id)
+        };
+        let may_go = |entry: &AllocEntry| entry.ended && !entry.is_owed() && !undecided(entry);
         let ended = self.allocs.iter().filter(|(id, entry)| may_go(entry) && !waited.contains(*id));
         let mut ended: Vec<_> =
             ended.map(|(id, entry)| GcCandidate { id: *id, ended_at: entry.ended_at() }).collect();
@@ -38,7 +44,7 @@ impl Tables {
         };
         let waiting = self.allocs.values().filter(waits).filter_map(|e| e.allocation.previous);
         let blocked = self.jobs.values().flat_map(|job| &job.blocked).filter_map(|b| b.previous);
-        // What gets a successor later, or is looked at for that.
+        // What gets a successor later.
         let later = self.jobs.values().flat_map(|job| job.later.keys().copied());
         let blocked = blocked.chain(later);
         let mut waited = BTreeSet::new();

@@ -4,7 +4,7 @@
 use super::*;
 use crate::admission::Refusal;
 use crate::held::Holds;
-use ostler_model::alloc::DesiredStatus;
+use ostler_model::alloc::{ClientStatus, DesiredStatus};
 use ostler_model::job::JobKind;
 use ostler_model::rng::Rng;
 use ostler_testing::fixtures;
@@ -30,7 +30,13 @@ fn record(alloc: &Allocation) -> Arc<JobRecord> {
 }
 
 fn garbage(tables: &Tables) -> Vec<AllocId> {
-    let mut ids: Vec<_> = tables.garbage().into_iter().map(|candidate| candidate.id).collect();
+    garbage_but(tables, &BTreeSet::new())
+}
+
+/// Without those of jobs that are to be looked at.
+fn garbage_but(tables: &Tables, looked_at: &BTreeSet<JobId>) -> Vec<AllocId> {
+    let mut ids: Vec<_> =
+        tables.garbage(looked_at).into_iter().map(|candidate| candidate.id).collect();
     ids.sort_unstable();
     ids
 }
@@ -52,6 +58,30 @@ fn the_data_of_a_whole_line_is_kept_while_its_last_one_waits() {
     let stopped = Arc::new(Allocation { desired: DesiredStatus::Stop, ..(*third).clone() });
     tables.put_alloc(stopped, PlacedBy::Job, Timestamp::default());
     assert_eq!(garbage(&tables), both);
+}
+
+#[test]
+fn what_failed_is_kept_until_it_is_decided_whether_something_follows_it() {
+    let mut tables = tables();
+    let [failed, complete, stopped] = [1, 2, 3].map(|n| allocation(n, None, DesiredStatus::Run));
+    let stopped = Arc::new(Allocation { desired: DesiredStatus::Stop, ..(*stopped).clone() });
+    for (alloc, status) in [
+        (&failed, ClientStatus::Failed),
+        (&complete, ClientStatus::Complete),
+        (&stopped, ClientStatus::Failed),
+    ] {
+        let saved = SavedAllocState {
+            finished: true,
+            client_status: status,
+            forced: true,
+            ..SavedAllocState::default()
+        };
+        tables.restore_alloc(alloc, PlacedBy::Job, Some(&saved), Timestamp::default());
+    }
+    let mut others = vec![complete.id, stopped.id];
+    others.sort_unstable();
+    assert_eq!(garbage_but(&tables, &BTreeSet::from([failed.job.id.clone()])), others);
+    assert_eq!(garbage(&tables).len(), 3);
 }
 
 #[test]
