@@ -29,9 +29,9 @@ use crate::plan::{Disk, Ending, Mode, Script};
 const BEGIN: u64 = 1_700_000_000_000_000_000;
 /// The task that prepares for the other one of its allocation.
 pub(crate) const PREPARES: &str = "prepares";
-/// No node comes near so many doors in one history: a hundred times what most pass. One that does goes round
+/// No node comes near so many doors in one history: thirty times what most pass. One that does goes round
 /// in circles, perhaps without end.
-pub(crate) const DOORS_MAX: u64 = 30_000;
+pub(crate) const DOORS_MAX: u64 = 10_000;
 /// Lines of the journal that are kept.
 const JOURNAL_MAX: usize = 20_000;
 

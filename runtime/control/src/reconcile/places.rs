@@ -503,10 +503,7 @@ impl<'e, 'a> Group<'_, 'e, 'a> {
 /// The allocation that has the place.
 fn current<'e, 'a>(wanted: &WantedJob<'_>, there: &[&'e Existing<'a>]) -> Option<&'e Existing<'a>> {
     let newest = |of: &dyn Fn(&Existing<'_>) -> bool| {
-        let unseen = |alloc: &Existing<'_>| {
-            planted("pending-place-empty") && alloc.status == ClientStatus::Pending
-        };
-        there.iter().rev().find(|a| !a.stopping && !unseen(a) && of(a)).copied()
+        there.iter().rev().find(|a| !a.stopping && of(a)).copied()
     };
     // What an update that was taken back was to replace runs on.
     newest(&|alloc| !alloc.was_taken_back(wanted)).or_else(|| newest(&|_| true))

@@ -20,13 +20,16 @@ fn was_purged(alloc: &Allocation, present: &JobRecord) -> bool {
 impl Tables {
     /// Allocations that are over and that nobody waits for, oldest first. Those of which servers have not heard
     /// yet are none: what became of them would be lost, and servers would have them run again. Nor are those
-    /// that failed of a job that is to be looked at: they may get a successor.
+    /// that failed of a job that is to be looked at: they may get a successor. Nor are canaries that failed while
+    /// their deployment goes on: it would begin others in their place.
     pub(crate) fn garbage(&self, looked_at: &BTreeSet<JobId>) -> Vec<GcCandidate> {
         let waited = self.waited_for();
         let undecided = |entry: &AllocEntry| {
             let alloc = &entry.allocation;
             let failed = entry.client_status() == ClientStatus::Failed;
-            failed && alloc.desired == DesiredStatus::Run && looked_at.contains(&alloc.job.id)
+            failed
+                && alloc.desired == DesiredStatus::Run
+                && (looked_at.contains(&alloc.job.id) || self.is_tried(alloc))
         };
         let may_go = |entry: &AllocEntry| entry.ended && !entry.is_owed() && !undecided(entry);
         let ended = self.allocs.iter().filter(|(id, entry)| may_go(entry) && !waited.contains(*id));
@@ -34,6 +37,14 @@ impl Tables {
             ended.map(|(id, entry)| GcCandidate { id: *id, ended_at: entry.ended_at() }).collect();
         ended.sort_unstable_by_key(|candidate| (candidate.ended_at, candidate.id));
         ended
+    }
+
+    /// Is this allocation one of the canaries of a deployment that goes on?
+    fn is_tried(&self, alloc: &Allocation) -> bool {
+        let of = alloc.deployment.as_ref().filter(|_| self.is_canary(alloc));
+        let deployments = self.jobs.get(&alloc.job.id).map(|entry| &entry.history);
+        let deployment = of.zip(deployments).and_then(|(of, known)| known.deployment(&of.id));
+        deployment.is_some_and(|deployment| deployment.phase.is_active())
     }
 
     /// Allocations whose data somebody is still to take.

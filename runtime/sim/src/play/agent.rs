@@ -56,7 +56,7 @@ pub(crate) struct Agent {
     pub(crate) rng: Rng,
     pub(crate) clock: Clock,
     owner: JoinHandle<()>,
-    devices: DeviceManager,
+    pub(super) devices: DeviceManager,
     pub(crate) jobs_dir: JobsDir,
     ended: CancellationToken,
     follower: Option<JoinHandle<()>>,

@@ -13,7 +13,7 @@ use ostler_control::StopOptions;
 use ostler_lifecycle::alloc::dir::AllocDir;
 use ostler_model::alloc::{ClientStatus, DesiredStatus};
 use ostler_model::clock;
-use ostler_model::ids::{GroupName, JobId};
+use ostler_model::ids::{AllocId, GroupName, JobId};
 use ostler_model::rollout::{DeployedGroup, Deployment, DeploymentPhase};
 use ostler_model::saved::JobOrigin;
 use ostler_state::Prefix;
@@ -85,6 +85,11 @@ fn check(scene: &Scene, agent: &Agent) -> Result<(), String> {
         known.insert(view.allocation.id, (ended, view.allocation.desired));
     }
     stopped(agent)?;
+    let over = |alloc: &AllocId| known.get(alloc).is_none_or(|(ended, _)| *ended);
+    if let Some(claim) = agent.devices.claims().into_iter().find(|claim| over(&claim.alloc)) {
+        let (id, task) = (claim.alloc.short(), claim.task);
+        return Err(format!("{id}.{task} is over, and has devices: {:?}", claim.state));
+    }
     for (alloc, task) in scene.world.live() {
         match known.get(&alloc) {
             None => return Err(format!("{}.{task} runs, and nobody knows it", alloc.short())),

@@ -58,7 +58,8 @@ impl AllocHook for PreviousHook {
         Box::pin(async move {
             let stops =
                 |previous: &&PreviousAlloc| previous.asked.borrow().desired == DesiredStatus::Stop;
-            for previous in waited_for(scope).filter(stops) {
+            let stopping = waited_for(scope).filter(stops);
+            for previous in stopping.filter(|_| !planted("first-before-alone")) {
                 let id = previous.id;
                 tracing::debug!(alloc = %scope.allocation.id, previous = %id, "over when that one is");
                 wait(scope, previous, format!("over when previous allocation {id} is")).await;

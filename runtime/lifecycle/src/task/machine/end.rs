@@ -12,7 +12,6 @@ use super::super::events;
 use super::super::restart::{Ending, RestartDecision};
 use super::{At, Intent, State, TaskEffect, TaskMachine};
 use ostler_model::limits::END_RETRY;
-use ostler_model::planted::planted;
 use ostler_model::task::{ExitResult, TaskStatus};
 
 /// What follows a run.
@@ -33,8 +32,7 @@ impl TaskMachine {
         self.public.push_event(events::terminated(at.now, &exit));
         let success = exit.successful();
         self.public.last_exit = Some(exit);
-        let intent = self.intent.filter(|_| !planted("restarted-after-kill"));
-        let next = match intent {
+        let next = match self.intent {
             Some(Intent::Kill) => {
                 self.public.push_event(match self.given_up.take() {
                     None => events::killed(at.now),

@@ -175,9 +175,6 @@ impl TaskMachine {
         } else {
             self.again(at)
         };
-        if planted("started-beside-what-is-left") && next == Next::Again {
-            return self.go(State::Gated);
-        }
         // The run ends when none of its processes is left.
         self.next = Some(next);
         self.clear();
