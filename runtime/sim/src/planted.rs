@@ -44,7 +44,6 @@ pub const PLANTED: &[Planted] = &[
     defect("main-before-prestart", 3, "a main task does not wait for what prepares for it"),
     defect("not-prepared-after-reboot", 37, "a restarted machine prepares nothing anew"),
     defect("previous-not-awaited", 5, "a replacement waits for nothing"),
-    defect("purged-while-it-runs", 0, "what a purge stops is forgotten before it has ended"),
     defect("stop-lost-at-restart", 8, "an allocation that is to stop runs on with the next agent"),
     defect("stop-without-kill", 0, "what ignores its stop is not killed"),
     defect("successors-without-end", 11, "failed allocations get successors beyond their attempts"),

@@ -7,7 +7,6 @@ use crate::gc::choice::GcCandidate;
 use crate::tables::entry::Removal;
 use ostler_model::alloc::{Allocation, ClientStatus, DesiredStatus};
 use ostler_model::ids::{AllocId, JobId};
-use ostler_model::planted::planted;
 use ostler_model::saved::{JobOrigin, JobRecord};
 
 /// Is this allocation one of a purged job that had the name of the present one?
@@ -75,7 +74,7 @@ impl Tables {
     pub(crate) fn take_purged(&mut self, among: &[AllocId]) -> Vec<AllocId> {
         let entries = among.iter().filter_map(|id| Some((*id, self.allocs.get(id)?)));
         let mut purged: Vec<_> = entries
-            .filter(|(_, entry)| entry.ended || planted("purged-while-it-runs"))
+            .filter(|(_, entry)| entry.ended)
             .filter(|(_, entry)| entry.removal == Removal::No && entry.registered())
             .map(|(id, entry)| (id, &entry.allocation, self.jobs.get(&entry.allocation.job.id)))
             .filter(|(_, alloc, job)| job.is_none_or(|job| was_purged(alloc, &job.record)))
