@@ -207,6 +207,12 @@ fn sh(script: &str) -> Case {
     Case { spec, stdout, stderr }
 }
 
+/// Other users read what is there, whatever the umask of the tests is.
+fn open_to_all(path: &std::path::Path) {
+    let changed = std::process::Command::new("chmod").arg("-R").arg("a+rX").arg(path).status();
+    assert!(changed.unwrap().success());
+}
+
 /// Spawn and let go.
 async fn start(host: &ProcessHost, spec: &ProcessSpec) -> Result<String, ProcessError> {
     let id = host.spawn(spec.clone()).await?;

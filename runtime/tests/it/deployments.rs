@@ -181,7 +181,9 @@ async fn a_deployment_is_paused_resumed_and_given_up_and_a_version_comes_back() 
     let agent = AgentProcess::start().await;
     agent.run(&service(3, "one", "", IDLE)).await.said(0, &[]);
     until_is(&agent, 0, "successful").await;
-    agent.submit(&service(3, "two", "", IDLE)).await.said(0, &[]);
+    // It is not over before it is paused.
+    let slow = |version| service(3, version, "", IDLE).replace("\"100ms\"", "\"2s\"");
+    agent.submit(&slow("two")).await.said(0, &[]);
     let id = newest(&agent).await["ID"].as_str().unwrap().to_owned();
     agent.ask(&["deployment", "pause", &id]).await.said(0, &["is paused"]);
     until("what was begun runs", async || running(&agent, 1).await >= 1).await;
@@ -189,7 +191,7 @@ async fn a_deployment_is_paused_resumed_and_given_up_and_a_version_comes_back() 
     assert!(old >= 1, "the rest stays");
     agent.ask(&["deployment", "resume", &id]).await.said(0, &["goes on"]);
     until_is(&agent, 1, "successful").await;
-    agent.submit(&service(3, "three", "", IDLE)).await.said(0, &[]);
+    agent.submit(&slow("three")).await.said(0, &[]);
     let id = newest(&agent).await["ID"].as_str().unwrap().to_owned();
     agent.ask(&["deployment", "fail", &id]).await.said(0, &["was given up"]);
     let failed = until_is(&agent, 2, "failed").await;

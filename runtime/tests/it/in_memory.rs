@@ -68,7 +68,7 @@ impl Somebody {
     /// The same with these arguments, of which it says this.
     async fn agent_with(&self, more: &[&str], says: &str) -> Agent {
         let config = self.home.path().join("keeps.hcl");
-        std::fs::write(&config, KEEPS).unwrap();
+        crate::support::system::write_for_all(&config, KEEPS);
         let args = [&["agent", "--config", config.to_str().unwrap()], more].concat();
         let mut child = self.command(&args).stderr(Stdio::piped()).spawn().unwrap();
         let stderr = BufReader::new(child.stderr.take().unwrap()).lines();
@@ -107,7 +107,7 @@ impl Somebody {
             pid.display()
         );
         let file = self.home.path().join("svc.hcl");
-        std::fs::write(&file, job).unwrap();
+        crate::support::system::write_for_all(&file, &job);
         self.ask(&["job", "run", file.to_str().unwrap()]).await;
         pid_in(&pid).await
     }

@@ -130,7 +130,7 @@ async fn a_driver_starts_nothing_that_is_less_isolated_than_its_grant_demands() 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_jobs_may_mount_and_keep_is_the_configurations_to_say() {
     let shown = tempfile::tempdir().unwrap();
-    std::fs::write(shown.path().join("file"), "shown\n").unwrap();
+    crate::support::system::write_for_all(&shown.path().join("file"), "shown\n");
     let source = shown.path().display().to_string();
     let job = |more: &str| {
         groups([format!(

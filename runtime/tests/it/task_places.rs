@@ -165,7 +165,7 @@ async fn a_volume_covers_a_path_below_the_tasks_own_directory() {
     let dir = tempfile::TempDir::new().unwrap();
     let anybody = std::os::unix::fs::PermissionsExt::from_mode(0o777);
     std::fs::set_permissions(dir.path(), anybody).unwrap();
-    std::fs::write(dir.path().join("here"), "of the node\n").unwrap();
+    crate::support::system::write_for_all(&dir.path().join("here"), "of the node\n");
     let config = format!(
         "client {{\n host_volume \"data\" {{\n path = \"{}\"\n }}\n}}\n",
         dir.path().display()

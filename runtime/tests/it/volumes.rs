@@ -20,7 +20,7 @@ async fn agent(dir: &Path) -> TestAgent {
     // Whoever a task runs as.
     let anybody = std::os::unix::fs::PermissionsExt::from_mode(0o777);
     std::fs::set_permissions(dir, anybody).unwrap();
-    std::fs::write(dir.join("here"), "of the node\n").unwrap();
+    crate::support::system::write_for_all(&dir.join("here"), "of the node\n");
     TestAgent::with_config(&config(dir)).await
 }
 
@@ -160,6 +160,8 @@ async fn a_node_without_the_volume_or_with_a_read_only_one_refuses_by_name() {
 async fn volumes_are_shown_with_the_node_and_a_restarted_agent_knows_them() {
     let (dir, home) = (TempDir::new().unwrap(), Home::new());
     std::fs::write(dir.path().join("here"), "").unwrap();
+    let anybody = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+    std::fs::set_permissions(dir.path(), anybody).unwrap();
     let file = home.path().join("ostler.hcl");
     std::fs::write(&file, format!("{KEEPS}{}", config(dir.path()))).unwrap();
     let file = file.to_str().unwrap().to_owned();

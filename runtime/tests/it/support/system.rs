@@ -5,6 +5,13 @@ use std::time::Duration;
 
 use super::PATIENCE;
 
+/// Write a file that everybody reads, whatever the tests' umask is.
+pub fn write_for_all(path: &Path, text: &str) {
+    use std::os::unix::fs::PermissionsExt as _;
+    std::fs::write(path, text).unwrap();
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o644)).unwrap();
+}
+
 /// Wait until `condition` holds.
 pub async fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
     let wait = async {

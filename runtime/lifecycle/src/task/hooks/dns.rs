@@ -1,7 +1,7 @@
 //! How a task resolves names, where its group says so: a `resolv.conf` of its own in place of the node's.
 
 use std::io::Write as _;
-use std::os::unix::fs::OpenOptionsExt as _;
+use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 
 use super::{HookError, Preparation, TaskHook};
@@ -69,6 +69,8 @@ fn write(dir: &Path, dns: &DnsConfig) -> std::io::Result<PathBuf> {
     let (path, new) = (dir.join(FILE), dir.join(format!("{FILE}.new")));
     let mut file =
         std::fs::File::options().write(true).create(true).truncate(true).mode(0o644).open(&new)?;
+    // Whatever the agent's umask is: the task's user reads it.
+    file.set_permissions(std::fs::Permissions::from_mode(0o644))?;
     file.write_all(dns.resolv_conf().as_bytes())?;
     std::fs::rename(&new, &path)?;
     Ok(path)
