@@ -208,6 +208,7 @@ fn sh(script: &str) -> Case {
 }
 
 /// Other users read what is there, whatever the umask of the tests is.
+#[expect(clippy::disallowed_methods, reason = "a program of the system, for a test")]
 fn open_to_all(path: &std::path::Path) {
     let changed = std::process::Command::new("chmod").arg("-R").arg("a+rX").arg(path).status();
     assert!(changed.unwrap().success());
