@@ -14,6 +14,7 @@ use super::*;
 use ostler_model::cores::CoreSet;
 use ostler_model::ids::{AllocId, TaskName};
 use ostler_model::ports::SinkFiles;
+use ostler_testing::files::open_to_all;
 use ostler_testing::programs::write_script;
 
 mod confined;
@@ -205,13 +206,6 @@ fn sh(script: &str) -> Case {
         memory_bytes_max: 64 * ostler_model::limits::MIB,
     };
     Case { spec, stdout, stderr }
-}
-
-/// Other users read what is there, whatever the umask of the tests is.
-#[expect(clippy::disallowed_methods, reason = "a program of the system, for a test")]
-fn open_to_all(path: &std::path::Path) {
-    let changed = std::process::Command::new("chmod").arg("-R").arg("a+rX").arg(path).status();
-    assert!(changed.unwrap().success());
 }
 
 /// Spawn and let go.

@@ -7,6 +7,7 @@
 
 pub mod fake_driver;
 pub mod fake_variables;
+pub mod files;
 pub mod fixtures;
 pub mod programs;
 pub mod recorded;

@@ -26,3 +26,16 @@ pub fn write_script(path: &Path, text: &str) -> io::Result<()> {
     }
     Err(io::Error::other(format!("a shell could not write {}", path.display())))
 }
+
+/// Copy a program so that the copy can be run at once, for the same reason.
+///
+/// # Errors
+/// When it cannot be copied.
+pub fn copy_program(from: &Path, to: &Path) -> io::Result<()> {
+    #[allow(clippy::disallowed_methods, reason = "for tests alone")]
+    let copied = Command::new("cp").arg(from).arg(to).status()?;
+    if copied.success() {
+        return Ok(());
+    }
+    Err(io::Error::other(format!("{} could not be copied", from.display())))
+}

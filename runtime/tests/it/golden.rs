@@ -120,8 +120,6 @@ static VARIES: LazyLock<Vec<(Regex, &str)>> = LazyLock::new(|| {
     let version = regex::escape(env!("CARGO_PKG_VERSION"));
     [
         ("[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}", "<id>"),
-        // A log as a umask leaves it that shows it to its owner alone.
-        (r#""FileMode": "-rw-------""#, r#""FileMode": "-rw-r--r--""#),
         (r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z", "<time>"),
         (r"\b0?1\d{18}\b", "<time>"),
         (r#"("(?:value|to)"): \d{5}\b"#, "$1: <port>"),

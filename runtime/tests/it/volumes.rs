@@ -160,8 +160,7 @@ async fn a_node_without_the_volume_or_with_a_read_only_one_refuses_by_name() {
 async fn volumes_are_shown_with_the_node_and_a_restarted_agent_knows_them() {
     let (dir, home) = (TempDir::new().unwrap(), Home::new());
     std::fs::write(dir.path().join("here"), "").unwrap();
-    let anybody = std::os::unix::fs::PermissionsExt::from_mode(0o755);
-    std::fs::set_permissions(dir.path(), anybody).unwrap();
+    ostler_testing::files::open_to_all(dir.path()).unwrap();
     let file = home.path().join("ostler.hcl");
     std::fs::write(&file, format!("{KEEPS}{}", config(dir.path()))).unwrap();
     let file = file.to_str().unwrap().to_owned();

@@ -172,12 +172,10 @@ async fn a_task_of_a_worker_can_be_stopped_by_the_next_agent() {
     assert!(shown.contains("killed by signal 9") || shown.contains("Killed"), "{shown}");
 }
 
-/// A copy of the program: another file, and so another build. Another process writes it: a child that another
-/// test starts meanwhile would hold it open for writing, and nothing runs a program that is written.
+/// A copy of the program: another file, and so another build.
 fn another_build(dir: &Path) -> PathBuf {
     let to = dir.join("ostler");
-    let copied = std::process::Command::new("cp").arg(crate::support::OSTLER).arg(&to).status();
-    assert!(copied.unwrap().success());
+    ostler_testing::programs::copy_program(Path::new(crate::support::OSTLER), &to).unwrap();
     to
 }
 

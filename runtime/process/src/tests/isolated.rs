@@ -108,13 +108,13 @@ async fn what_else_is_in_its_directory_is_at_that_path_of_its_root_and_the_syste
         "cat /app/latest/file /current/file; sh /run.sh; ls /run; touch /app/x || echo no; cat /go";
     let fifo = rustix::fs::FileType::Fifo;
     rustix::fs::mknodat(rustix::fs::CWD, own.join("go"), fifo, 0o644.into(), 0).unwrap();
-    open_to_all(&own);
+    open_to_all(&own).unwrap();
     let case = scene.case(&format!("{script}; sh /run.sh"));
     let id = start(&scene.host, &case.spec).await.unwrap();
     until("it has run", || case.stdout.text().contains("own\n")).await;
     // Another file in the place of one, as templates are written.
     std::fs::write(own.join("next"), "echo two\n").unwrap();
-    open_to_all(&own);
+    open_to_all(&own).unwrap();
     std::fs::rename(own.join("next"), own.join("run.sh")).unwrap();
     let go = own.join("go");
     tokio::task::spawn_blocking(move || std::fs::write(go, "")).await.unwrap().unwrap();
@@ -284,7 +284,7 @@ async fn what_is_mounted_is_there_with_its_rights() {
     let shown = scene.dir.path().join("shown");
     std::fs::create_dir(&shown).unwrap();
     std::fs::write(shown.join("file"), "hello\n").unwrap();
-    open_to_all(&shown);
+    open_to_all(&shown).unwrap();
     let mount = |task_path: &str, read_only| Mount {
         host_path: shown.display().to_string(),
         task_path: task_path.to_owned(),

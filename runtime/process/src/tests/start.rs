@@ -247,7 +247,7 @@ async fn another_user_starts_and_runs_programs_below_a_directory_that_is_the_age
     let task = closed.path().join("t");
     std::fs::create_dir_all(task.join("local")).unwrap();
     std::fs::write(task.join("local/tool"), "#!/bin/sh\necho $0; id -un; ls\n").unwrap();
-    open_to_all(&task);
+    open_to_all(&task).unwrap();
     for host in [host_with(true), Mode::Supervised.host()] {
         let mut case = sh("");
         (case.spec.user, case.spec.cwd) = (Some("nobody".to_owned()), task.clone());

@@ -131,13 +131,22 @@ impl Recorder {
     }
 }
 
+/// The mode of a log, as the umask of the tests and their agents leaves it.
+fn log_mode() -> String {
+    let mode = ostler_testing::files::mode_left(0o644).unwrap();
+    let bits = "rwxrwxrwx".chars().zip((0..9).rev());
+    let shown = bits.map(|(right, bit)| if mode >> bit & 1 == 1 { right } else { '-' });
+    std::iter::once('-').chain(shown).collect()
+}
+
 #[tokio::test]
 async fn every_answer_of_the_api_is_the_golden_one() {
     let root = sysfs();
     let agent = super::agent(root.path()).await;
     let client = Client(agent.data.path().join("ostler.sock"));
     let node = client.get("/v1/nodes").await.json()[0]["ID"].as_str().unwrap().to_owned();
-    let known = super::paths(&agent, root.path());
+    let mut known = super::paths(&agent, root.path());
+    known.push((log_mode(), "-rw-r--r--"));
     let mut api = Recorder { client, known, seen: BTreeMap::new() };
 
     of_the_node(&mut api, &node).await;

@@ -7,9 +7,8 @@ use super::PATIENCE;
 
 /// Write a file that everybody reads, whatever the tests' umask is.
 pub fn write_for_all(path: &Path, text: &str) {
-    use std::os::unix::fs::PermissionsExt as _;
     std::fs::write(path, text).unwrap();
-    std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o644)).unwrap();
+    ostler_testing::files::open_to_all(path).unwrap();
 }
 
 /// Wait until `condition` holds.
