@@ -41,6 +41,7 @@ mod cluster_jobs;
 mod cluster_kills;
 mod cluster_trouble;
 mod cluster_trust;
+mod compiled_once;
 mod computing;
 mod crash;
 mod crash_matrix;

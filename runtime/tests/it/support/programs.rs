@@ -151,7 +151,7 @@ pub fn set_by_cargo() -> impl Iterator<Item = OsString> {
 }
 
 /// Cargo with a quick profile.
-fn cargo() -> Command {
+pub fn cargo() -> Command {
     let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     for name in set_by_cargo() {
         cargo.env_remove(name);
