@@ -9,6 +9,7 @@
 
 use std::fmt;
 
+use serde::{Deserialize, Serialize};
 use tokio::io::{AsyncRead, AsyncWrite};
 
 use crate::ports::BoxFuture;
@@ -38,7 +39,7 @@ pub struct ExecPlan {
 }
 
 /// Size of a terminal, characters.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TerminalSize {
     /// Lines.
     pub rows: u16,

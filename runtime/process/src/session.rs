@@ -10,9 +10,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
-use rustix::pty::OpenptFlags;
-use rustix::termios::Winsize;
-use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWriteExt as _, ReadBuf};
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWriteExt as _, Interest, ReadBuf};
 use tokio::net::UnixStream;
 use tokio::net::unix::pipe;
 use tokio::sync::OwnedSemaphorePermit;
@@ -61,15 +59,15 @@ impl ProcessHost {
         let entered = Arc::clone(&process);
         let plan = Arc::new(plan);
         let mut tries = 1;
-        let (report, control, ends) = loop {
+        let (report, control, pipes) = loop {
             let (asking, entered, plan) = (line.clone(), Arc::clone(&entered), Arc::clone(&plan));
             let posted =
                 tokio::task::spawn_blocking(move || post(&asking, &entered, &plan, terminal));
-            let Posted { mut status, control, ends } =
+            let Posted { mut status, control, pipes } =
                 posted.await.unwrap_or(Err(ProcessError::Stopped))?;
             let report = clock::timeout(EXEC_WAIT_MAX, held::read_report(&mut status));
             match line.watched(report).await {
-                Some(report) => break (report, control, ends),
+                Some(report) => break (report, control, pipes),
                 // The process that begins commands hung and was replaced.
                 None if tries < ZYGOTE_TRIES_MAX => tries += 1,
                 None => return Err(no_session("the process that begins commands hangs")),
@@ -87,6 +85,10 @@ impl ProcessHost {
             }
             None => return Err(no_session("the program was not executed in time")),
         }
+        let ends = match pipes {
+            Some(pipes) => Ends::Pipes(pipes),
+            None => Ends::terminal(&control).await.map_err(system("receiving the terminal"))?,
+        };
         Ok(ends.session(Box::pin(ended(process, control, permit))))
     }
 }
@@ -123,7 +125,8 @@ async fn ended(
 struct Posted {
     status: pipe::Receiver,
     control: UnixStream,
-    ends: Ends,
+    /// None where the command has a terminal.
+    pipes: Option<Pipes>,
 }
 
 /// Everything that blocks: find the task's order, make the ends, and send them.
@@ -142,7 +145,7 @@ fn post(
             "only what has a supervisor can be entered, and this task has none",
         ));
     };
-    let order = enter_order(plan, terminal.is_some())?;
+    let order = enter_order(plan, terminal)?;
     let shim = process.identity.supervisor.map_or(0, |supervisor| supervisor.pid);
     let of_task = supervise::order_of(shim).map_err(|error| {
         no_session(format!(
@@ -154,7 +157,14 @@ fn post(
     if identity::has_ended(pidfd) {
         return Err(not_running());
     }
-    let (ends, stdio) = Ends::make(terminal)?;
+    let (pipes, stdio) = match terminal {
+        // The entrant makes it and sends the other end.
+        Some(_) => (None, nothing().map_err(system("opening /dev/null"))?),
+        None => {
+            let (pipes, stdio) = Pipes::make().map_err(system("making a pipe"))?;
+            (Some(pipes), stdio)
+        }
+    };
     let (control, control_end) =
         std::os::unix::net::UnixStream::pair().map_err(system("making a socket"))?;
     let (status, status_end) = child::pipe().map_err(system("making a pipe"))?;
@@ -174,10 +184,13 @@ fn post(
     control.set_nonblocking(true).map_err(system("watching a socket"))?;
     let control = UnixStream::from_std(control).map_err(system("watching a socket"))?;
     let status = pipe::Receiver::from_owned_fd(status).map_err(system("watching a pipe"))?;
-    Ok(Posted { status, control, ends })
+    Ok(Posted { status, control, pipes })
 }
 
-fn enter_order(plan: &ExecPlan, terminal: bool) -> Result<EnterOrder, ProcessError> {
+fn enter_order(
+    plan: &ExecPlan,
+    terminal: Option<TerminalSize>,
+) -> Result<EnterOrder, ProcessError> {
     let env = || plan.env.iter().flatten();
     let texts = || plan.argv.iter().chain(env().flat_map(|(name, value)| [name, value]));
     let bytes: usize = texts().map(String::len).sum();
@@ -215,49 +228,53 @@ fn enter_order(plan: &ExecPlan, terminal: bool) -> Result<EnterOrder, ProcessErr
     Ok(EnterOrder { argv: argv?, env, cwd, uid, terminal })
 }
 
-/// The agent's ends of what a command reads and prints.
-enum Ends {
-    Pipes { stdin: pipe::Sender, stdout: pipe::Receiver, stderr: pipe::Receiver },
-    Terminal { master: Arc<OwnedFd>, input: pipe::Sender, output: pipe::Receiver },
+fn nothing() -> io::Result<[OwnedFd; 3]> {
+    let null = child::dev_null()?;
+    Ok([null.try_clone()?, null.try_clone()?, null])
 }
 
-impl Ends {
-    /// And the command's own.
-    fn make(terminal: Option<TerminalSize>) -> Result<(Self, [OwnedFd; 3]), ProcessError> {
-        match terminal {
-            Some(size) => Self::terminal(size).map_err(system("making a terminal")),
-            None => Self::pipes().map_err(system("making a pipe")),
-        }
-    }
+/// The agent's ends of pipes.
+struct Pipes {
+    stdin: pipe::Sender,
+    stdout: pipe::Receiver,
+    stderr: pipe::Receiver,
+}
 
-    fn pipes() -> io::Result<(Self, [OwnedFd; 3])> {
+impl Pipes {
+    /// And the command's own.
+    fn make() -> io::Result<(Self, [OwnedFd; 3])> {
         let (stdin_end, stdin) = child::pipe()?;
         let ((stdout, stdout_end), (stderr, stderr_end)) = (child::pipe()?, child::pipe()?);
-        let ends = Self::Pipes {
+        let pipes = Self {
             stdin: pipe::Sender::from_owned_fd(stdin)?,
             stdout: pipe::Receiver::from_owned_fd(stdout)?,
             stderr: pipe::Receiver::from_owned_fd(stderr)?,
         };
-        Ok((ends, [stdin_end, stdout_end, stderr_end]))
+        Ok((pipes, [stdin_end, stdout_end, stderr_end]))
     }
+}
 
-    fn terminal(size: TerminalSize) -> io::Result<(Self, [OwnedFd; 3])> {
-        let how = OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC;
-        let master = rustix::pty::openpt(how)?;
-        rustix::pty::grantpt(&master)?;
-        rustix::pty::unlockpt(&master)?;
-        let own = rustix::pty::ioctl_tiocgptpeer(&master, how)?;
-        resize(&master, size)?;
+/// The agent's ends of what a command reads and prints.
+enum Ends {
+    Pipes(Pipes),
+    Terminal { master: Arc<OwnedFd>, input: pipe::Sender, output: pipe::Receiver },
+}
+
+impl Ends {
+    /// The terminal that the entrant made. It was sent before the program ran.
+    async fn terminal(control: &UnixStream) -> io::Result<Self> {
+        let received =
+            control.async_io(Interest::READABLE, || supervise::receive_terminal(control.as_fd()));
+        let master = clock::timeout(EXEC_WAIT_MAX, received).await;
+        let master = master.unwrap_or_else(|| Err(io::ErrorKind::TimedOut.into()))?;
         rustix::io::ioctl_fionbio(&master, true)?;
         let (input, output) = (master.try_clone()?, master.try_clone()?);
-        let ends = Self::Terminal {
+        Ok(Self::Terminal {
             // Not pipes, and all the same files that are read and written when they are ready.
             input: pipe::Sender::from_owned_fd_unchecked(input)?,
             output: pipe::Receiver::from_owned_fd_unchecked(output)?,
             master: Arc::new(master),
-        };
-        let (stdout, stderr) = (own.try_clone()?, own.try_clone()?);
-        Ok((ends, [own, stdout, stderr]))
+        })
     }
 
     fn session(
@@ -265,7 +282,7 @@ impl Ends {
         end: ostler_model::ports::BoxFuture<'static, Result<i32, String>>,
     ) -> ExecSession {
         match self {
-            Self::Pipes { stdin, stdout, stderr } => ExecSession {
+            Self::Pipes(Pipes { stdin, stdout, stderr }) => ExecSession {
                 stdin: Box::new(stdin),
                 stdout: Box::new(stdout),
                 stderr: Some(Box::new(stderr)),
@@ -274,7 +291,7 @@ impl Ends {
             },
             Self::Terminal { master, input, output } => {
                 let resize: Resize = Box::new(move |size| {
-                    if let Err(error) = resize(&master, size) {
+                    if let Err(error) = supervise::resize_terminal(&master, size) {
                         tracing::debug!(%error, "a terminal keeps its size");
                     }
                 });
@@ -288,12 +305,6 @@ impl Ends {
             }
         }
     }
-}
-
-fn resize(master: &OwnedFd, size: TerminalSize) -> io::Result<()> {
-    let TerminalSize { rows: ws_row, columns: ws_col } = size;
-    let size = Winsize { ws_row, ws_col, ws_xpixel: 0, ws_ypixel: 0 };
-    Ok(rustix::termios::tcsetwinsize(master, size)?)
 }
 
 /// What a terminal shows. Its end is an error of the kernel's when nobody has it open any more.

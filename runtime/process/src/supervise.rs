@@ -36,6 +36,7 @@ pub(super) mod note;
 mod output;
 pub(super) mod record;
 mod shim;
+mod terminal;
 mod zygote;
 
 use std::io;
@@ -48,6 +49,7 @@ use serde::{Deserialize, Serialize};
 
 pub(super) use self::entrant::{END_BYTES, EnterOrder, exit_code};
 pub(super) use self::line::{EnterEnds, Line, OrderEnds};
+pub(super) use self::terminal::{receive as receive_terminal, resize as resize_terminal};
 pub use self::zygote::main;
 
 use super::command::Texts;

@@ -25,6 +25,7 @@ use rustix::process::{DumpableBehavior, Pid, Signal, kill_process, kill_process_
 use serde::{Deserialize, Serialize};
 
 use super::children::{Ended, ended_child, reap};
+use super::terminal::{NodeTerminals, Terminal};
 use super::{Order, read_posted, shim};
 use crate::cgroup::{move_into, open_leaf};
 use crate::child::{self, Child, Laid, Plan, Step};
@@ -33,6 +34,7 @@ use crate::isolate::{enter, inside};
 use crate::user::WHO;
 use ostler_model::clock::Stopwatch;
 use ostler_model::isolation::Part;
+use ostler_model::session::TerminalSize;
 
 /// How long what a session left may take to end.
 const KILL_WAIT_MAX: Duration = Duration::from_secs(5);
@@ -50,8 +52,8 @@ pub(in super::super) struct EnterOrder {
     pub cwd: Option<CString>,
     /// The user that the driver named: nobody but the task's own is run as.
     pub uid: Option<u32>,
-    /// Standard input is a terminal, to be the command's own.
-    pub terminal: bool,
+    /// Size of the terminal that is the command's input and output; absent: it has none.
+    pub terminal: Option<TerminalSize>,
 }
 
 /// Descriptors of an order, but that of its status.
@@ -159,7 +161,7 @@ fn begin(ends: EnterEnds, status: &OwnedFd) -> Result<Entrant, Refused> {
     let (mut env, cwd) = (env.unwrap_or_else(|| texts.env.clone()), cwd.unwrap_or(texts.cwd));
     let unsaid = texts.env.into_iter().filter(|of_task| says_who(of_task, &env));
     env.extend(unsaid.collect::<Vec<_>>());
-    if terminal && !env.iter().any(|one| one.to_bytes().starts_with(b"TERM=")) {
+    if terminal.is_some() && !env.iter().any(|one| one.to_bytes().starts_with(b"TERM=")) {
         // Programs that draw refuse to without one.
         env.push(c"TERM=xterm".to_owned());
     }
@@ -171,7 +173,7 @@ fn begin(ends: EnterEnds, status: &OwnedFd) -> Result<Entrant, Refused> {
     let copy = |fd: &OwnedFd| fd.try_clone().map_err(at("its descriptors"));
     let [stdin, stdout, stderr] = stdio;
     let program = candidates.first().cloned().unwrap_or_default();
-    let plan = Plan {
+    let mut plan = Plan {
         texts: Texts { program, argv, env, cwd },
         ids,
         cgroup: None,
@@ -182,20 +184,33 @@ fn begin(ends: EnterEnds, status: &OwnedFd) -> Result<Entrant, Refused> {
         go: null()?,
         status: copy(status)?,
     };
-    let laid = Laid::new(&plan).map_err(at("its descriptors"))?;
+    // While the root is the node's.
+    let terminal = terminal.map(|size| NodeTerminals::open().map(|node| (size, node)));
+    let terminal = terminal.transpose().map_err(at("terminals of the node"))?;
     if let Some(network) = &network {
         network.join(&task).map_err(at("the network of its allocation"))?;
     }
     if let Some(setup) = &setup {
         enter::join(&task, setup).map_err(at("the task's namespaces"))?;
     }
-    inside::confine(&plan, setup.as_ref(), terminal.then_some(&plan.stdin))?;
+    let terminal = terminal.map(|(size, node)| {
+        let made = Terminal::make(rooted, &node, size, plan.ids.as_ref());
+        made.and_then(|made| made.send(&control).map(|()| made.own))
+    });
+    let terminal = terminal.transpose().map_err(at("its terminal"))?;
+    if let Some(own) = &terminal {
+        for end in [&mut plan.stdin, &mut plan.stdout, &mut plan.stderr] {
+            *end = copy(own)?;
+        }
+    }
+    let laid = Laid::new(&plan).map_err(at("its descriptors"))?;
+    inside::confine(&plan, setup.as_ref(), terminal.as_ref())?;
     // The change of user may have undone it.
     hide().map_err(at("hiding from the task"))?;
     // SAFETY: this process has one thread; what the child reads lives in `plan` and `laid`.
     let (command, _) = unsafe { child::fork_in(None, Child::Own) }.map_err(at("forking"))?;
     if command == 0 {
-        become_command(&laid, &candidates, terminal);
+        become_command(&laid, &candidates, terminal.is_some());
     }
     let command =
         Pid::from_raw(command).ok_or_else(|| at("forking")(io::ErrorKind::Other.into()))?;

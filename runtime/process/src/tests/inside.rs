@@ -158,11 +158,15 @@ async fn an_isolated_task_has_terminals_too() {
     let case = scene.case("sleep 1000");
     let id = start(&scene.host, &case.spec).await.unwrap();
     let run = &case.spec.run_id;
-    let script =
-        plan("test -t 0 && stty size && echo to >/dev/stdout && read line && echo got $line");
+    let script = plan(
+        "test -t 0 && stty size && echo to >/dev/stdout && ls -n $(tty) | cut -d' ' -f3,10 && read line && \
+         echo got $line",
+    );
     let mut session = scene.host.exec(run, &id, script, Some(SIZE)).await.unwrap();
     assert_eq!(first_line(&mut session).await, "24 80");
     assert_eq!(first_line(&mut session).await, "to");
+    let named = first_line(&mut session).await;
+    assert_eq!(named, "65534 /dev/pts/0", "its name leads to it, and it is the task's user's");
     session.stdin.write_all(b"line\n").await.unwrap();
     assert_eq!(first_line(&mut session).await, "line", "as it was typed");
     assert_eq!(first_line(&mut session).await, "got line");
