@@ -86,7 +86,7 @@ impl ConfigSchema {
             if found.len() >= ANSWER_DIAGNOSTICS_MAX {
                 break;
             }
-            self.tell(&error, &mut found);
+            self.tell(&value, &error, &mut found);
         }
         found.truncate(ANSWER_DIAGNOSTICS_MAX);
         found
@@ -94,20 +94,31 @@ impl ConfigSchema {
 
     /// One error as what a person can mend: a place for each unknown name and, of a choice, what is
     /// wrong with the form that was meant.
-    fn tell(&self, error: &ValidationError<'_>, found: &mut Vec<Diagnostic>) {
+    fn tell(&self, config: &Value, error: &ValidationError<'_>, found: &mut Vec<Diagnostic>) {
         let path = cut(dotted(error.instance_path().as_str()));
+        let unknown = |name: &str| {
+            let dot = if path.is_empty() { "" } else { "." };
+            Diagnostic {
+                path: cut(format!("{path}{dot}{name}")),
+                message: cut(format!("{name:?} is unknown")),
+                unknown: true,
+                suggestion: self.meant(error.schema_path().as_str(), name),
+            }
+        };
         match error.kind() {
             ValidationErrorKind::AdditionalProperties { unexpected }
             | ValidationErrorKind::UnevaluatedProperties { unexpected } => {
-                for name in unexpected.iter().take(ANSWER_DIAGNOSTICS_MAX) {
-                    let dot = if path.is_empty() { "" } else { "." };
-                    found.push(Diagnostic {
-                        path: cut(format!("{path}{dot}{name}")),
-                        message: cut(format!("{name:?} is unknown")),
-                        unknown: true,
-                        suggestion: self.meant(error.schema_path().as_str(), name),
-                    });
-                }
+                let names = unexpected.iter().take(ANSWER_DIAGNOSTICS_MAX);
+                found.extend(names.map(|name| unknown(name)));
+            }
+            // The place of an object for which no property is known.
+            ValidationErrorKind::FalseSchema
+                if error.schema_path().as_str().ends_with("/additionalProperties") =>
+            {
+                let object = config.pointer(error.instance_path().as_str());
+                let names =
+                    object.and_then(Value::as_object).into_iter().flat_map(|map| map.keys());
+                found.extend(names.take(ANSWER_DIAGNOSTICS_MAX).map(|name| unknown(name)));
             }
             ValidationErrorKind::Required { property: Value::String(name) } => {
                 let message = cut(format!("{name} is missing"));
@@ -116,7 +127,7 @@ impl ConfigSchema {
             ValidationErrorKind::OneOfNotValid { context }
             | ValidationErrorKind::AnyOf { context } => match meant_form(error, context) {
                 // As deep as the schema, which is bounded.
-                Some(errors) => errors.iter().for_each(|error| self.tell(error, found)),
+                Some(errors) => errors.iter().for_each(|error| self.tell(config, error, found)),
                 None => found.push(plain(path, error)),
             },
             _ => found.push(plain(path, error)),
@@ -281,6 +292,22 @@ mod tests {
         assert_eq!(found.iter().map(|d| d.path.as_str()).collect::<Vec<_>>(), ["network.listen"]);
         let neither = schema.check(&object(json!({"network": "all"})));
         assert_eq!(neither.iter().map(|d| d.path.as_str()).collect::<Vec<_>>(), ["network"]);
+    }
+
+    #[test]
+    fn every_name_is_unknown_where_none_is_known() {
+        let none = json!({"type": "object", "additionalProperties": false});
+        let nested = json!({"type": "object", "properties": {"part": none}});
+        let check = |schema: &Value, config| {
+            let schema = ConfigSchema::new("task schema", &schema.to_string()).unwrap();
+            let found = schema.check(&object(config));
+            assert!(found.iter().all(|one| one.unknown), "{found:?}");
+            found.iter().map(ToString::to_string).collect::<Vec<_>>()
+        };
+        let told = check(&none, json!({"enabled": true, "other": 1}));
+        assert_eq!(told, ["enabled: \"enabled\" is unknown", "other: \"other\" is unknown"]);
+        let told = check(&nested, json!({"part": {"x": {}}}));
+        assert_eq!(told, ["part.x: \"x\" is unknown"]);
     }
 
     #[test]

@@ -17,6 +17,9 @@ use ostler_model::ports::Diagnostic;
 use ostler_model::trust::{PluginSource, TrustConfig, Voucher};
 use ostler_plugin::{Plugin, PluginError, PluginRuntime, PluginSpec};
 
+/// The key of a plugin's block that switches it on or off.
+const ENABLED: &str = "enabled";
+
 /// What every candidate is loaded with.
 pub(super) struct Loader {
     pub(super) runtime: PluginRuntime,
@@ -288,6 +291,33 @@ pub(crate) fn reason(error: &PluginError, origin: Option<&ConfigOrigin>) -> Stri
 
 fn placed(problem: &Diagnostic, origin: &ConfigOrigin) -> String {
     let place = origin.place(&problem.path);
-    let dot = if problem.path.is_empty() { "" } else { "." };
-    format!("{place}: config{dot}{}: {}", problem.path, problem.message)
+    if problem.unknown && problem.path == ENABLED {
+        // Nomad's raw_exec has it inside.
+        return format!("{place}: config.{ENABLED}: it stands beside config, not in it");
+    }
+    let separator = if problem.path.is_empty() { ": " } else { "." };
+    format!("{place}: config{separator}{problem}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_wrong_configuration_says_where_it_stands_and_what_was_meant() {
+        let origin = ConfigOrigin { file: "a.hcl".to_owned(), line: 3, ..ConfigOrigin::default() };
+        let unknown = |path: &str, suggestion: Option<&str>| Diagnostic {
+            path: path.to_owned(),
+            message: format!("{path:?} is unknown"),
+            unknown: true,
+            suggestion: suggestion.map(str::to_owned),
+        };
+        let told = |problem: Diagnostic| placed(&problem, &origin);
+        let known = told(unknown("comand", Some("command")));
+        assert_eq!(known, "a.hcl:3: config.comand: \"comand\" is unknown; did you mean command?");
+        let beside = told(unknown("enabled", None));
+        assert_eq!(beside, "a.hcl:3: config.enabled: it stands beside config, not in it");
+        let whole = Diagnostic { message: "it is too large".to_owned(), ..Diagnostic::default() };
+        assert_eq!(told(whole), "a.hcl:3: config: it is too large");
+    }
 }

@@ -11,6 +11,7 @@ use ostler_agent::{
 };
 use ostler_lifecycle::task::RequestError;
 use ostler_model::access::{Level, NotPolicy};
+use ostler_model::causes;
 use ostler_model::ids::{AllocId, JobId, TaskName, UnknownNamespace};
 use ostler_model::limits::{API_BODY_BYTES_MAX, API_COMPUTING_WALL_MAX, EXEC_SESSIONS_MAX};
 use ostler_model::vars::VarPathError;
@@ -397,7 +398,10 @@ impl IntoResponse for Failure {
             return (status, [(RETRY_AFTER, "5")], self.to_string()).into_response();
         }
         if status.is_server_error() && status != StatusCode::NOT_IMPLEMENTED {
-            tracing::warn!(%status, error = %self, "a request to the API failed");
+            // Of the node and not of the request: why is what helps.
+            let text = causes::chain(&self);
+            tracing::warn!(%status, error = text, "a request to the API failed");
+            return (status, text).into_response();
         }
         (status, self.to_string()).into_response()
     }
@@ -477,5 +481,29 @@ fn file_status(error: &std::io::Error) -> StatusCode {
             StatusCode::FORBIDDEN
         }
         _ => StatusCode::INTERNAL_SERVER_ERROR,
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "tests")]
+mod tests {
+    use std::sync::Arc;
+
+    use ostler_state::{BackendError, StateError};
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_change_that_the_disk_refuses_is_answered_with_the_reason() {
+        let full = std::io::Error::from(std::io::ErrorKind::StorageFull);
+        let source = Arc::new(BackendError::DiskFull { source: full });
+        let error = StateError::Commit { path: "/d/state.redb".into(), source };
+        let answer = Failure::Submit(SubmitError::State(error)).into_response();
+        assert_eq!(answer.status(), StatusCode::INTERNAL_SERVER_ERROR);
+        let body = axum::body::to_bytes(answer.into_body(), 4096).await.unwrap();
+        let text = String::from_utf8(body.to_vec()).unwrap();
+        let said = "the change of the job could not be recorded: write to state file /d/state.redb failed: \
+                    no space left on the disk";
+        assert!(text.starts_with(said), "{text}");
     }
 }
