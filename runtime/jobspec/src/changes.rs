@@ -6,24 +6,24 @@
 //!           the same of what cannot change under a task ─► its places ────┴─► lines for people
 //! ```
 //! A list and a text of several lines are compared line by line. Blocks of a list are found by their names; those
-//! without one by what they hold.
+//! without one by what they are about.
 
+mod blocks;
 mod values;
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::BTreeSet;
 
 use serde_json::{Map, Value};
 
 use crate::decode::job::JobKeys;
 use crate::encode::nomad_json;
 use crate::keys::{Bounds, Field, Form, Keys as _, Schema, Shape};
+use blocks::{Blocks, holds, is_second, value_at};
 use ostler_model::job::Job;
 use values::{Said, between};
 
 /// Most changes that are told; a job that is another one altogether is not worth more.
 const CHANGES_MAX: usize = 200;
-/// JSON members by which a block of a list is known that has no label.
-const NAMES: [&str; 6] = ["Name", "Label", "DestPath", "GetterSource", "Destination", "Volume"];
 
 /// One place of the job, outermost block first: `group "web"`, `count`.
 type Place = Vec<String>;
@@ -97,13 +97,9 @@ impl Found {
     }
 
     fn block(&mut self, schema: &Schema, old: &Map<String, Value>, new: &Map<String, Value>) {
-        for field in schema.fields.iter().filter(|field| is_told(field)) {
-            let of = |object: &'_ Map<String, Value>| {
-                let value = object.get(field.json).cloned().unwrap_or_default();
-                let none = matches!(field.bounds, Bounds::NotZero(..)) && value == 0;
-                if none { Value::Null } else { value }
-            };
-            let (old, new) = (of(old), of(new));
+        let fields = schema.fields.iter();
+        for field in fields.filter(|field| is_told(field) && !is_second(schema, field)) {
+            let [old, new] = [old, new].map(|block| value_at(schema, field, block));
             if old != new {
                 self.field(field, &old, &new);
             }
@@ -142,41 +138,25 @@ impl Found {
 
     /// Blocks of which there may be several.
     fn list(&mut self, name: &str, schema: &Schema, old: &Value, new: &Value) {
-        let mut rest: BTreeMap<String, VecDeque<&Map<String, Value>>> = BTreeMap::new();
-        let objects = |list: &'_ Value| -> Vec<Map<String, Value>> {
-            let items = list.as_array().into_iter().flatten();
-            items.filter_map(Value::as_object).cloned().collect()
-        };
-        let (old, new) = (objects(old), objects(new));
-        for one in &old {
-            rest.entry(known_by(schema, one)).or_default().push_back(one);
-        }
-        let title = |one: &Map<String, Value>| match named(schema, one) {
-            Some(label) => format!("{name} {}", values::quoted(label)),
-            None => name.to_owned(),
-        };
-        let mut came = Vec::new();
-        for one in &new {
-            match rest.get_mut(&known_by(schema, one)).and_then(VecDeque::pop_front) {
-                Some(before) => {
-                    self.within(title(one), |found| found.block(schema, before, one));
-                }
-                None => came.push(one),
+        let [old, new] = [old, new].map(|list| Blocks::new(name, schema, list));
+        let was = new.found_in(&old);
+        let olds: Vec<_> = old.iter().collect();
+        for ((block, ..), was) in new.iter().zip(&was) {
+            let before = was.and_then(|was| olds.get(was)).filter(|(before, ..)| *before != block);
+            if let Some((before, title, _)) = before {
+                self.within(*title, |found| found.block(schema, before, block));
             }
         }
-        // In the order of the old one.
-        for one in &old {
-            let left = rest.get_mut(&known_by(schema, one));
-            let is_left = left.is_some_and(|left| {
-                left.front().is_some_and(|first| std::ptr::eq(*first, one))
-                    && left.pop_front().is_some()
-            });
-            if is_left {
-                self.within(title(one), |found| found.say(Said::Removed(holds(schema, one))));
+        let kept: BTreeSet<usize> = was.iter().flatten().copied().collect();
+        for (index, (block, _, short)) in olds.iter().enumerate() {
+            if !kept.contains(&index) {
+                self.within(*short, |found| found.say(Said::Removed(holds(schema, block))));
             }
         }
-        for one in came {
-            self.within(title(one), |found| found.say(Said::Added(holds(schema, one))));
+        for ((block, _, short), was) in new.iter().zip(&was) {
+            if was.is_none() {
+                self.within(short, |found| found.say(Said::Added(holds(schema, block))));
+            }
         }
     }
 
@@ -223,40 +203,6 @@ impl Found {
 fn is_told(field: &Field) -> bool {
     let served = matches!(field.shape, Shape::Served);
     !field.json.is_empty() && !served && !matches!(field.bounds, Bounds::Unwritten)
-}
-
-/// The name of a block of a list.
-fn named<'a>(schema: &Schema, block: &'a Map<String, Value>) -> Option<&'a str> {
-    let members = schema.label.into_iter().chain(NAMES);
-    let mut texts = members.filter_map(|member| block.get(member).and_then(Value::as_str));
-    texts.find(|text| !text.is_empty())
-}
-
-/// By what a block of a list is found in the other version.
-fn known_by(schema: &Schema, block: &Map<String, Value>) -> String {
-    match named(schema, block) {
-        Some(name) => name.to_owned(),
-        None => Value::Object(block.clone()).to_string(),
-    }
-}
-
-/// What a block without a name says, in short.
-fn holds(schema: &Schema, block: &Map<String, Value>) -> String {
-    if named(schema, block).is_some() {
-        return String::new();
-    }
-    let plain = schema.fields.iter().filter(|field| !field.hcl.is_empty() && is_told(field));
-    let said = plain.filter_map(|field| {
-        let value = block.get(field.json)?;
-        let text = match (value, field.shape) {
-            (Value::Number(nanos), Shape::Duration) => values::duration(nanos.as_u64()?),
-            (Value::String(text), _) if !text.is_empty() => values::quoted(text),
-            (Value::Number(_) | Value::Bool(_), _) => value.to_string(),
-            _ => return None,
-        };
-        Some(format!("{} = {text}", field.hcl))
-    });
-    said.collect::<Vec<_>>().join(", ")
 }
 
 #[cfg(test)]

@@ -156,6 +156,8 @@ pub(crate) enum Shape {
         missed: Option<&'static Missed>,
         /// It is left to others, so there is no "yet".
         left_out: bool,
+        /// A block that says something by being there, whatever it holds.
+        is_said_by_being_there: bool,
     },
     /// JSON only: written by servers or read by them before the job; skipped.
     Served,
@@ -204,12 +206,13 @@ pub(crate) const LATER: Shape = hint("");
 
 /// Not supported, with a next step.
 pub(crate) const fn hint(hint: &'static str) -> Shape {
-    Shape::Unsupported { hint, neutral: &[], missed: None, left_out: false }
+    neutral(hint, &[])
 }
 
 /// Not supported; works as if it were not there when it has one of these values.
 pub(crate) const fn neutral(hint: &'static str, neutral: &'static [&'static str]) -> Shape {
-    Shape::Unsupported { hint, neutral, missed: None, left_out: false }
+    let (left_out, is_said_by_being_there) = (false, false);
+    Shape::Unsupported { hint, neutral, missed: None, left_out, is_said_by_being_there }
 }
 
 /// Left to others for good, with what to do instead.
@@ -222,7 +225,14 @@ pub(crate) const fn neutral_left_out(
     hint: &'static str,
     neutral: &'static [&'static str],
 ) -> Shape {
-    Shape::Unsupported { hint, neutral, missed: None, left_out: true }
+    let (left_out, is_said_by_being_there) = (true, false);
+    Shape::Unsupported { hint, neutral, missed: None, left_out, is_said_by_being_there }
+}
+
+/// Left to others for good; a block that makes another kind of job of it, even without a word in it.
+pub(crate) const fn left_out_kind(hint: &'static str) -> Shape {
+    let (left_out, is_said_by_being_there) = (true, true);
+    Shape::Unsupported { hint, neutral: &[], missed: None, left_out, is_said_by_being_there }
 }
 
 /// What to do instead of Consul, its service mesh and Vault.

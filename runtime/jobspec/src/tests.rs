@@ -20,6 +20,7 @@ mod rollout;
 mod same_text;
 mod services;
 mod shell_text;
+mod unreadable;
 mod warnings;
 
 use std::path::Path;

@@ -253,8 +253,23 @@ async fn a_job_that_no_driver_here_runs_is_refused_with_its_line_without_an_agen
     // What an agent switches on is not known where none is asked.
     std::fs::write(&file, sleeper("web", 1)).unwrap();
     let ended = ostler(["job", "validate", file.to_str().unwrap()]).await;
-    assert_eq!(ended.code, Some(0), "{ended:#?}");
+    ended.said(0, &["warning: group g, task", "no agent was asked", "raw_exec is off unless"]);
     assert!(ended.stdout.contains("is valid"), "{ended:#?}");
+    let ended = ostler(["job", "validate", "--json", file.to_str().unwrap()]).await;
+    let verdict: serde_json::Value = serde_json::from_str(&ended.stdout).unwrap();
+    assert_eq!((&verdict["valid"], &verdict["drivers_checked"]), (&true.into(), &false.into()));
+    // A configuration says it.
+    let config = data.path().join("agent.hcl");
+    let block = |enabled: bool| format!("plugin \"raw_exec\" {{\n enabled = {enabled}\n}}\n");
+    for (text, code) in [(String::new(), 2), (block(false), 2), (block(true), 0)] {
+        std::fs::write(&config, &text).unwrap();
+        let [config, file] = [&config, &file].map(|path| path.to_str().unwrap());
+        let ended = ostler(["job", "validate", "--config", config, file]).await;
+        let said =
+            if code == 0 { &[][..] } else { &["job.hcl:", "raw_exec isolates nothing and is off"] };
+        ended.said(code, said);
+        assert!(!ended.stderr.contains("no agent was asked"), "{ended:#?}");
+    }
 }
 
 #[tokio::test]
@@ -375,7 +390,9 @@ async fn how_long_a_kill_timeout_may_be_is_configured_and_told() {
     let text = sleeper("web", 1).replace("driver =", "kill_timeout = \"45s\"\n driver =");
     std::fs::write(&file, text).unwrap();
     let config = data.path().join("agent.hcl");
-    std::fs::write(&config, "client { max_kill_timeout = \"1m\" }\n").unwrap();
+    let longer =
+        "client {\n max_kill_timeout = \"1m\"\n}\nplugin \"raw_exec\" {\n enabled = true\n}\n";
+    std::fs::write(&config, longer).unwrap();
     let (file, config) = (file.to_str().unwrap(), config.to_str().unwrap());
     let short = ostler(["job", "validate", file]).await;
     short.said(

@@ -88,6 +88,9 @@ impl Resource {
     }
 }
 
+/// Drivers that every agent has, which are on unless its configuration says otherwise.
+const BUILT_IN: [&str; 3] = ["exec", "wasm", "mock_driver"];
+
 /// What there is instead of a driver that is not there.
 pub(super) fn other_drivers(
     driver: &PluginName,
@@ -95,17 +98,23 @@ pub(super) fn other_drivers(
     refused: &BTreeMap<String, String>,
 ) -> String {
     let all = if loaded.is_empty() { "none".to_owned() } else { loaded.join(", ") };
-    format!("loaded are: {all}{}{}", not_used(refused), switched_off(driver))
+    let off = if refused.contains_key(driver.as_str()) { None } else { switched_off(driver) };
+    format!("loaded are: {all}{}{}", not_used(refused), off.unwrap_or_default())
 }
 
-/// A driver that every agent has and few switch on.
-fn switched_off(driver: &PluginName) -> &'static str {
+/// Of a driver that every agent has: it is off, since it is neither loaded nor refused.
+fn switched_off(driver: &PluginName) -> Option<String> {
     match driver.as_str() {
-        crate::RAW_EXEC => {
+        crate::RAW_EXEC => Some(
             "; raw_exec isolates nothing and is off: switch it on by plugin \"raw_exec\" { enabled = \
              true } in the agent's configuration, for one job by ostler run --raw-exec, or use exec"
-        }
-        _ => "",
+                .to_owned(),
+        ),
+        name if BUILT_IN.contains(&name) => Some(format!(
+            "; {name} comes with the agent and is off: its configuration says plugin \"{name}\" {{ enabled = \
+             false }}"
+        )),
+        _ => None,
     }
 }
 

@@ -150,6 +150,31 @@ fn every_problem_of_every_group_is_listed_and_nothing_is_claimed() {
 }
 
 #[test]
+fn a_driver_of_every_agent_that_is_not_there_is_told_to_be_off_unless_it_was_refused() {
+    let of = |driver: &str, node: &NodeView| {
+        let driver = PluginName::new(driver).unwrap();
+        no_driver(&driver, node).map(|none| none.message)
+    };
+    let mut node = view();
+    for name in ["wasm", "mock_driver", "raw_exec"] {
+        let said = of(name, &node).unwrap();
+        let beginning = format!("no driver {name}; loaded are: exec; {name} ");
+        assert!(said.starts_with(&beginning) && said.contains(" is off"), "{said}");
+        assert!(said.contains(&format!("plugin \"{name}\" {{ enabled = ")), "{said}");
+    }
+    assert_eq!(of("docker", &node).unwrap(), "no driver docker; loaded are: exec");
+    node.drivers.clear();
+    let said = of("exec", &node).unwrap();
+    assert!(said.starts_with("no driver exec; loaded are: none; exec comes with"), "{said}");
+    let mut refused = task("one", 1, 1);
+    refused.driver = PluginName::new("exec").unwrap();
+    node.refused_plugins.insert("exec".into(), "it lacks a grant".into());
+    let job = job(vec![group("g", 1, vec![refused])]);
+    let said = place_on(&mut Admission::default(), &node, job, 1).unwrap_err().to_string();
+    assert!(said.contains("plugin exec was refused") && !said.contains("is off"), "{said}");
+}
+
+#[test]
 fn what_a_refused_plugin_may_have_offered_is_told_with_its_reason() {
     let mut wanted = task("one", 1, 1);
     wanted.resources.devices = vec![device("py/widget", 1)];

@@ -66,6 +66,71 @@ fn what_came_and_went_reads_so() {
 }
 
 #[test]
+fn of_blocks_in_blocks_the_one_that_differs_is_named() {
+    let with =
+        |ports: &str| job(&format!("network {{\n{ports}\n}}\ntask \"t\" {{ driver = \"mock\" }}"));
+    assert_eq!(
+        plain(&with("port \"a\" { to = 80 }"), &with("port \"a\" { to = 81 }\nport \"b\" {}")),
+        ["group \"g\" network port \"a\" to: 80 -> 81", "group \"g\" network port \"b\": added"]
+    );
+    // In JSON it is in another list then.
+    assert_eq!(
+        plain(&with("port \"a\" {}"), &with("port \"a\" { static = 28111 }")),
+        ["group \"g\" network port \"a\" static: added: 28111"]
+    );
+    let none = job("task \"t\" { driver = \"mock\" }");
+    assert_eq!(
+        plain(&with("port \"a\" { to = 80 }"), &none),
+        [
+            "group \"g\" network: removed: mode = \"host\", port \"a\" { to = 80, host_network = \"default\" }"
+        ]
+    );
+    let own = |dns: &str| with(&format!("mode = \"bridge\"\n{dns}"));
+    assert_eq!(
+        plain(&own(""), &own("dns {\nservers = [\"192.0.2.1\"]\n}")),
+        ["group \"g\" network dns: added: servers = [\"192.0.2.1\"]"]
+    );
+    let spread = |percent: u8| {
+        job(&format!(
+            "spread {{\nattribute = \"${{node.datacenter}}\"\ntarget \"dc1\" {{\npercent = {percent}\n}}\n}}\n\
+             task \"t\" {{ driver = \"mock\" }}"
+        ))
+    };
+    assert_eq!(
+        plain(&spread(60), &spread(70)),
+        ["group \"g\" spread \"${node.datacenter}\" target \"dc1\" percent: 60 -> 70"]
+    );
+    let all = plain(&none, &spread(60));
+    let expected = "group \"g\" spread: added: attribute = \"${node.datacenter}\", weight = 50, target \"dc1\" { \
+                    percent = 60 }";
+    assert_eq!(all, [expected]);
+}
+
+#[test]
+fn blocks_that_are_alike_are_told_apart_by_their_numbers() {
+    let rule = |value: &str| {
+        format!("constraint {{\nattribute = \"${{meta.a}}\"\nvalue = \"{value}\"\n}}\n")
+    };
+    let with = |rules: &[&str]| {
+        let rules: String = rules.iter().map(|value| rule(value)).collect();
+        job(&format!("{rules}task \"t\" {{ driver = \"mock\" }}"))
+    };
+    assert_eq!(
+        plain(&with(&["1", "2", "3"]), &with(&["1", "4", "5"])),
+        [
+            "group \"g\" constraint \"${meta.a}\" #2 value: \"2\" -> \"4\"",
+            "group \"g\" constraint \"${meta.a}\" #3 value: \"3\" -> \"5\"",
+        ]
+    );
+    let twice = plain(&with(&[]), &with(&["1", "1"]));
+    let [first, second] = &twice[..] else { panic!("{twice:?}") };
+    assert!(first.starts_with("group \"g\" constraint #1: added: attribute = "), "{first}");
+    assert!(second.starts_with("group \"g\" constraint #2: added: attribute = "), "{second}");
+    // Others are found where they stand now.
+    assert!(plain(&with(&["1", "2"]), &with(&["2", "1"])).is_empty());
+}
+
+#[test]
 fn texts_of_several_lines_and_lists_differ_line_by_line() {
     let template = |data: &str| {
         task(&format!("template {{\n destination = \"local/x\"\n data = <<EOT\n{data}EOT\n}}"))

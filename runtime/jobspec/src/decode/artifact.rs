@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use super::task_path::TaskPlaces;
+use super::task_path::{TaskPlaces, UNSEEN};
 use crate::diagnostic::Span;
 use crate::keys::Bounds::{Time, Whole};
 use crate::keys::{Context, Given, MOST, Texts, hint, keys, keyword, neutral};
@@ -139,7 +139,11 @@ fn check_destination(
     mode: ArtifactMode,
     cx: &mut Context<'_>,
 ) {
-    let Some((place, _)) = places.destination(text, at, cx) else { return };
+    let Some((place, seen)) = places.destination(text, at, cx) else { return };
+    // What is unpacked into the task's directory itself may go on into a directory that it sees.
+    if !seen && !place.is_directory && !places.holds_program(&place) {
+        cx.error(at, UNSEEN);
+    }
     if mode == ArtifactMode::File && place.is_directory {
         let message = "with mode = \"file\" the destination names the file, as in \"local/file\"";
         cx.error(at, message);

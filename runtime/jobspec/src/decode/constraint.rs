@@ -56,7 +56,7 @@ macro_rules! rule_keys {
                 /// `set_contains`, `set_contains_any`
                 #[doc = $operators]
                 operator / Operand: Given<String>, "`=`";
-                /// What with
+                /// What it is compared with
                 #[doc = $unary]
                 right "value" / RTarget: Given<String>, "needed";
                 $($weight)*

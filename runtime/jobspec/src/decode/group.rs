@@ -19,7 +19,9 @@ use crate::keys::{ByName, CONSUL, Context, Given, MOST, VAULT, keys, left_out};
 use ostler_model::held_once::HeldOnce;
 use ostler_model::ids::{GroupName, JobId};
 use ostler_model::job::{EphemeralDisk, JobKind, RestartPolicy, Service, Task, TaskGroup};
-use ostler_model::limits::{EPHEMERAL_DISK_MB_MIN, GROUP_CHECKS_MAX, GROUP_SERVICES_MAX};
+use ostler_model::limits::{
+    EPHEMERAL_DISK_MB_MIN, GROUP_CHECKS_MAX, GROUP_SERVICES_MAX, KILL_TIMEOUT_MAX,
+};
 use ostler_model::rollout::{ReschedulePolicy, UpdatePolicy};
 
 /// The count of a group that says none.
@@ -188,18 +190,26 @@ fn stops_fit(
     let progress = update.progress_deadline;
     for task in tasks {
         let delays = [group_delay, task.shutdown_delay.value];
-        let timeout = task.kill_timeout.value.unwrap_or_default();
-        let stop = delays.into_iter().flatten().fold(timeout, Duration::saturating_add);
-        if progress.is_zero() || stop <= progress {
+        let given = task.kill_timeout.value.unwrap_or_default();
+        let longest = delays.into_iter().flatten().fold(given, Duration::saturating_add);
+        if progress.is_zero() || longest <= progress {
             continue;
         }
-        let [stop, progress] = [stop, progress].map(humantime::format_duration);
+        let [stop, progress] = [longest, progress].map(humantime::format_duration);
         let (timeout, delay) = (task.kill_timeout.key, task.shutdown_delay.key);
         let deadline = cx.name("progress_deadline", "ProgressDeadline");
-        let message = format!(
+        let said = format!(
             "{timeout} and {delay} let a stop take {stop}, longer than {deadline} ({progress}): a deployment \
              that waits for such a stop fails"
         );
+        // A node that is not configured otherwise cuts the timeout, and says so itself.
+        let cut = given.saturating_sub(KILL_TIMEOUT_MAX);
+        let message = if longest.saturating_sub(cut) > update.progress_deadline {
+            said
+        } else {
+            let most = humantime::format_duration(KILL_TIMEOUT_MAX);
+            format!("on a node whose max_kill_timeout ({most} unless configured) allows it, {said}")
+        };
         let at = if task.kill_timeout.was_given { task.kill_timeout.at } else { task.label.span };
         cx.sink.warn(at, message);
     }

@@ -12,8 +12,8 @@ use super::task::TaskKeys;
 use crate::diagnostic::Span;
 use crate::keys::Bounds::{NotZero, Unwritten};
 use crate::keys::{
-    CONSUL, Context, Given, Keys as _, Shape, Texts, VAULT, keys, keyword, left_out, neutral,
-    neutral_left_out,
+    CONSUL, Context, Given, Keys as _, Shape, Texts, VAULT, keys, keyword, left_out, left_out_kind,
+    neutral, neutral_left_out,
 };
 use crate::tree::{Attribute, Block, Item, Key, Value, ValueKind};
 use ostler_model::ids::{JobId, Namespace};
@@ -79,9 +79,9 @@ keys! {
         reschedule / Reschedule: Option<RescheduleKeys> [Unwritten];
     }
     not_yet {
-        "periodic" / Periodic [left_out(PERIODIC)] => null;
-        "parameterized" / ParameterizedJob [left_out(PARAMETERIZED)] => null;
-        "multiregion" / Multiregion [left_out(MULTIREGION)] => null;
+        "periodic" / Periodic [left_out_kind(PERIODIC)] => null;
+        "parameterized" / ParameterizedJob [left_out_kind(PARAMETERIZED)] => null;
+        "multiregion" / Multiregion [left_out_kind(MULTIREGION)] => null;
         "vault" / Vault [left_out(VAULT)]; "consul" / Consul [left_out(CONSUL)];
         "vault_token" / VaultToken [left_out(VAULT)] => "";
         "consul_token" / ConsulToken [left_out(CONSUL)] => "";

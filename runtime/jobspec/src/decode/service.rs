@@ -59,6 +59,7 @@ keys! {
                 neutral: &["false"],
                 missed: Some(&OVERRIDE),
                 left_out: false,
+                is_said_by_being_there: false,
             }
         ] => false;
         "cluster" / Cluster [neutral(CONSUL, &["default"])];

@@ -151,7 +151,7 @@ pub(super) fn task(
     }
     let constraints = constraints(keys.constraints, cx);
     let affinities = node_affinities(keys.affinities, cx);
-    let places = TaskPlaces::new(name.as_ref(), keys.driver.value.as_deref());
+    let places = TaskPlaces::new(name.as_ref(), keys.driver.value.as_deref(), &keys.config.members);
     let artifacts = artifact::artifacts(keys.artifacts, places, cx);
     let restart = restart::policy(keys.restart, policy, cx);
     let kill_signal = keys.kill_signal.placed().and_then(|given| signal(given, cx));

@@ -1,22 +1,35 @@
 //! Where a task's templates and artifacts go, as far as it is known before it runs: by what its driver shows
 //! it, with the directories of the node unknown.
 
+use serde_json::Value;
+
 use crate::diagnostic::{Span, shown};
 use crate::keys::Context;
 use ostler_model::ids::TaskName;
+use ostler_model::json::JsonObject;
 use ostler_model::ports::FsIsolation;
 use ostler_model::task_path::{TaskPath, TaskView, destination};
+
+/// Said of what a task would not find where it is put.
+pub(super) const UNSEEN: &str = "the task would not see the destination; begin with local/, secrets/ or \
+                                 ${NOMAD_ALLOC_DIR}/data/";
 
 /// The places of a task.
 #[derive(Clone, Copy)]
 pub(super) struct TaskPlaces<'a> {
     view: Option<TaskView<'a>>,
+    /// The file of it that the node reads for it, as its `config` has it.
+    program: Option<&'a str>,
     /// It is known that its driver shows the node's own paths.
     on_node: bool,
 }
 
 impl<'a> TaskPlaces<'a> {
-    pub(super) fn new(task: Option<&'a TaskName>, driver: Option<&str>) -> Self {
+    pub(super) fn new(
+        task: Option<&'a TaskName>,
+        driver: Option<&str>,
+        config: &'a JsonObject,
+    ) -> Self {
         let seen = |task, sees| TaskView {
             task,
             alloc: "/alloc",
@@ -36,7 +49,21 @@ impl<'a> TaskPlaces<'a> {
             Some("wasm") => seen(task, FsIsolation::Preopen),
             _ => on_node(task),
         });
-        Self { view, on_node: driver == Some("raw_exec") }
+        let program = config.map().get("module").and_then(Value::as_str);
+        let program = program.filter(|_| driver == Some("wasm"));
+        Self { view, program, on_node: driver == Some("raw_exec") }
+    }
+
+    /// May the task's own program, which the node reads, be there or below? One that is known only when the
+    /// task runs may be anywhere.
+    pub(super) fn holds_program(self, place: &TaskPath) -> bool {
+        let (Some(program), Some(view)) = (self.program, self.view) else { return false };
+        // Others are paths of the node, or come from elsewhere.
+        if program.starts_with('/') || program.contains("://") {
+            return false;
+        }
+        let at = destination(program, view);
+        program.contains("${") || at.is_ok_and(|at| at.names.starts_with(&place.names))
     }
 
     /// Where something goes, unless that is known only when the task runs; a place that it may not go to is

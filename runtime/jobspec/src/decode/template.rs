@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use super::task::signal;
-use super::task_path::TaskPlaces;
+use super::task_path::{TaskPlaces, UNSEEN};
 use crate::diagnostic::Span;
 use crate::keys::Bounds::{Time, Whole};
 use crate::keys::{Context, Given, MOST, Texts, keys, keyword, neutral};
@@ -145,11 +145,7 @@ fn template(
             Some((place, _)) if place.is_directory => {
                 cx.error(at, "the destination is a directory of the task, not a file in one");
             }
-            Some((_, false)) => cx.error(
-                at,
-                "the task would not see the destination; begin with local/, secrets/ or \
-                 ${NOMAD_ALLOC_DIR}/data/",
-            ),
+            Some((_, false)) => cx.error(at, UNSEEN),
             _ => {}
         }
         Some(path)

@@ -12,6 +12,9 @@ use super::reference::{Reference, classify};
 use super::scan::AS_TEXT;
 use super::value::{Kind, Seq, Text, Val};
 
+/// Said of a reference in a value that does not stand in the file.
+const FROM_OUTSIDE: &str = "a value from outside of the file can refer to nothing";
+
 /// One part of a path.
 enum Step {
     Member(String),
@@ -70,7 +73,8 @@ impl Evaluator<'_> {
         }
         match classify(expr, in_text) {
             Reference::Later(_) if self.elsewhere.is_some() => {
-                sink.refuse(span, "a value from outside of the file can refer to nothing")
+                let hint = if in_text { format!("; {AS_TEXT}") } else { String::new() };
+                sink.refuse(span, format!("{FROM_OUTSIDE}{hint}"))
             }
             Reference::Later(text) => Some(Kind::Text(Text::reference(text))),
             Reference::Own => sink.refuse(span, "write var.name or local.name"),
@@ -90,7 +94,7 @@ impl Evaluator<'_> {
     /// `var.x…` or `local.x…`
     fn own(&mut self, path: &Traversal, span: Span, sink: &mut Sink) -> Option<Kind> {
         if self.elsewhere.is_some() {
-            return sink.refuse(span, "a value from outside of the file can refer to nothing");
+            return sink.refuse(span, FROM_OUTSIDE);
         }
         let is_local = matches!(&path.expr, Expression::Variable(root) if root.as_str() == "local");
         let mut operators = path.operators.iter();

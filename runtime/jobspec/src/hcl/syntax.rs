@@ -12,6 +12,9 @@ const LOOKED_AT_BYTES_MAX: usize = 256 * 1024;
 /// The keywords that `%{` may begin.
 const DIRECTIVES: [&str; 5] = ["if", "else", "endif", "for", "endfor"];
 
+/// Quotes that word processors put in the place of the straight ones.
+const CURLY: [char; 10] = ['“', '”', '„', '‟', '‘', '’', '‚', '‛', '«', '»'];
+
 /// Where the parser stopped.
 struct Stop<'a> {
     at: usize,
@@ -42,7 +45,19 @@ pub(super) fn explain(text: &str, at: usize, message: &str) -> (Span, String) {
     let before = text.get(..at).unwrap_or_default();
     let before = before.rsplit('\n').next().unwrap_or_default();
     let stop = Stop { at, before, rest: text.get(at..).unwrap_or_default() };
-    let causes = [directive, quoted_name, template_in_label, comma, single_quotes, colon, one_line];
+    let causes = [
+        directive,
+        quoted_name,
+        template_in_label,
+        comma,
+        other_quotes,
+        colon,
+        block_with_equals,
+        without_equals,
+        brace_on_next_line,
+        semicolon,
+        one_line,
+    ];
     if let Some(explained) = causes.into_iter().find_map(|cause| cause(&stop, message)) {
         return explained;
     }
@@ -129,12 +144,20 @@ fn comma(stop: &Stop<'_>, _message: &str) -> Explained {
     })
 }
 
-/// `'dc1'`.
-fn single_quotes(stop: &Stop<'_>, _message: &str) -> Explained {
-    let inner = stop.line().strip_prefix('\'')?;
-    let (inner, _) = inner.split_once('\'')?;
-    let message = format!("a text stands in double quotes: \"{}\"", inner.escape_debug());
-    Some((stop.span(inner.len() + 2), message))
+/// `'dc1'` and `“dc1”`.
+fn other_quotes(stop: &Stop<'_>, _message: &str) -> Explained {
+    let first = stop.rest.chars().next().filter(|c| *c == '\'' || CURLY.contains(c))?;
+    let inside = stop.line().get(first.len_utf8()..)?;
+    let ends = |c: char| if first == '\'' { c == '\'' } else { c == '"' || CURLY.contains(&c) };
+    let end = inside.char_indices().find(|(_, c)| ends(*c));
+    let Some((end, last)) = end else {
+        let message = format!("a text stands in double quotes, as in \"…\", not in {first}");
+        return (first != '\'').then(|| (stop.span(first.len_utf8()), message));
+    };
+    let inner = inside.get(..end)?;
+    let straight = if first == '\'' { "" } else { "straight " };
+    let message = format!("a text stands in {straight}double quotes: \"{}\"", inner.escape_debug());
+    Some((stop.span(first.len_utf8() + end + last.len_utf8()), message))
 }
 
 /// `type: "batch"`, of which the parser stops at the name or behind it.
@@ -142,9 +165,81 @@ fn colon(stop: &Stop<'_>, _message: &str) -> Explained {
     let (rest, before) = (super::identifier_at(stop.rest, 0), stop.before.trim());
     let name = if before.is_empty() { rest.as_str() } else { before };
     let after = stop.rest.get(rest.len()..)?.trim_start_matches(' ');
-    let is_name = !name.is_empty() && super::identifier_at(name, 0) == name;
-    (is_name && after.starts_with(':'))
+    (is_name(name) && after.starts_with(':'))
         .then(|| (stop.span(rest.len()), format!("an attribute is given with =, as in {name} = …")))
+}
+
+/// `group = "g" {`.
+fn block_with_equals(stop: &Stop<'_>, _message: &str) -> Explained {
+    let (name, label) = stop.before.split_once('=')?;
+    let equals = stop.at.checked_sub(stop.before.len())? + name.len();
+    let (name, label) = (name.trim(), label.trim());
+    let text = label.strip_prefix('"').and_then(|rest| rest.strip_suffix('"'));
+    // More labels may follow.
+    let opens = stop.rest.starts_with('"') && stop.line().trim_end().ends_with('{');
+    let opens = opens || stop.rest.starts_with('{');
+    if !is_name(name) || text.is_none_or(|text| text.contains('"')) || !opens {
+        return None;
+    }
+    let message = format!("no = stands before the label of a block; write {name} {label} {{");
+    Some((Span::new(equals, equals + 1), message))
+}
+
+/// `type "batch"` and `priority 5`, of which the parser stops behind the text and at the number.
+fn without_equals(stop: &Stop<'_>, message: &str) -> Explained {
+    let mut words = stop.before.split_whitespace();
+    let name = words.next().filter(|name| is_name(name))?;
+    let begins_value = |c: char| c.is_ascii_digit() || "[(-!<".contains(c);
+    let is_value = words.next().is_none() && stop.rest.starts_with(begins_value);
+    let label = stop.before.trim_start().get(name.len()..)?.trim();
+    let is_label = is_name(label)
+        || label
+            .strip_prefix('"')
+            .and_then(|label| label.strip_suffix('"'))
+            .is_some_and(|label| !label.contains('"'));
+    let after = stop.line().trim_start();
+    let ends = after.is_empty() || after.starts_with([';', '#']) || after.starts_with("//");
+    let is_text = is_label && ends && message.contains("expected `{`") && !opens_next(stop);
+    let start = stop.at.checked_sub(stop.before.trim_start().len())?;
+    let span = Span::new(start, start + name.len());
+    if is_value {
+        return Some((span, format!("an attribute is given with =, as in {name} = …")));
+    }
+    is_text.then(|| {
+        let message = format!(
+            "an attribute is given with =, as in {name} = …, and a block opens with {{ on this line"
+        );
+        (span, message)
+    })
+}
+
+/// `group "g"` with its brace on the next line.
+fn brace_on_next_line(stop: &Stop<'_>, message: &str) -> Explained {
+    let name = stop.before.split_whitespace().next().filter(|name| is_name(name))?;
+    let start = stop.at.checked_sub(stop.before.trim_start().len())?;
+    let splits = message.contains('{') && stop.line().trim().is_empty() && opens_next(stop);
+    splits.then(|| {
+        let message = "the { that opens a block stands on the line of its name; move it there";
+        (Span::new(start, start + name.len()), message.to_owned())
+    })
+}
+
+/// Is a brace the next thing that comes?
+fn opens_next(stop: &Stop<'_>) -> bool {
+    stop.rest.trim_start().starts_with('{')
+}
+
+/// `type = "batch";`.
+fn semicolon(stop: &Stop<'_>, _message: &str) -> Explained {
+    stop.rest.trim_start_matches(' ').starts_with(';').then(|| {
+        let blanks = stop.rest.len() - stop.rest.trim_start_matches(' ').len();
+        let message = "no ; ends an attribute or a block; remove it, and begin what follows on a line of its own";
+        (Span::new(stop.at + blanks, stop.at + blanks + 1), message.to_owned())
+    })
+}
+
+fn is_name(text: &str) -> bool {
+    !text.is_empty() && super::identifier_at(text, 0) == text
 }
 
 /// What comes after the one attribute of a block on one line, or a block where that should be.

@@ -11,7 +11,7 @@ use super::super::diagnostic::{Sink, Span, shown};
 use super::super::tree;
 use super::eval::Evaluator;
 use super::operators;
-use super::scan::scan;
+use super::scan::{scan, shell_text};
 use super::types::Type;
 use super::value::{Kind, Seq, Val};
 use crate::inputs::{Inputs, VarFile};
@@ -105,7 +105,8 @@ impl<'a> Evaluator<'a> {
             Ok(body) => body,
             Err(error) => {
                 let at = error.location().offset().min(file.text.len());
-                let (span, message) = super::syntax::explain(&file.text, at, error.message());
+                let explained = || super::syntax::explain(&file.text, at, error.message());
+                let (span, message) = shell_text(&file.text).unwrap_or_else(explained);
                 sink.error(span, message);
                 return members;
             }
@@ -244,8 +245,10 @@ fn parsed(text: &str, sink: &mut Sink) -> Option<Expression> {
     match Expression::from_str(text) {
         Ok(expr) => Some(expr),
         Err(error) => {
-            let message =
-                format!("cannot be read: {}; texts inside it need quotes", error.message());
+            let shell = shell_text(text).map(|(_, message)| message);
+            let message = shell.unwrap_or_else(|| {
+                format!("cannot be read: {}; texts inside it need quotes", error.message())
+            });
             sink.refuse(Span::default(), message)
         }
     }

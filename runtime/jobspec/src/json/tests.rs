@@ -54,6 +54,30 @@ const REQUEST: &str = r#"{"Job": {"Region": null, "Namespace": null, "ID": "web"
   "Region": "", "Namespace": "", "SecretID": "", "Diff": true}"#;
 
 #[test]
+fn a_block_that_makes_another_kind_of_job_is_refused_even_when_it_is_empty() {
+    for (key, said) in [
+        (
+            "Periodic",
+            "Periodic is valid in Nomad, not supported by Ostler; the servers of a cluster",
+        ),
+        ("ParameterizedJob", "ParameterizedJob is valid in Nomad, not supported by Ostler"),
+        ("Multiregion", "Multiregion is valid in Nomad, not supported by Ostler"),
+    ] {
+        let with = |value: &str| {
+            read(&format!(
+                "{{\"Job\":{{\"ID\":\"j\",\"{key}\":{value},\"TaskGroups\":[{{\"Name\":\"g\",\"Tasks\":[\
+                 {{\"Name\":\"t\",\"Driver\":\"d\"}}]}}]}}}}"
+            ))
+        };
+        for value in ["{}", "{\"Enabled\": false}", "{\"Regions\": []}"] {
+            let found = with(value).unwrap_err();
+            assert!(found.len() == 1 && found[0].contains(said), "{key}: {value}: {found:?}");
+        }
+        with("null").unwrap();
+    }
+}
+
+#[test]
 fn a_request_of_a_command_line_is_read() {
     let job = read(REQUEST).unwrap();
     assert_eq!((job.id.as_str(), job.kind, job.priority), ("web", JobKind::Service, 60));

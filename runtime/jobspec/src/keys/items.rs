@@ -149,11 +149,17 @@ fn checked(item: Item, shape: Shape, cx: &mut Context<'_>) -> Option<Item> {
 /// Report what Nomad has and Ostler does not, unless it changes nothing. Programs send zero and
 /// nothing for what a job does not use. `value` is absent where a block stands.
 fn unsupported(name: &str, at: Span, value: Option<&Value>, shape: Shape, cx: &mut Context<'_>) {
-    let Shape::Unsupported { hint, neutral, missed, left_out } = shape else { return };
+    let Shape::Unsupported { hint, neutral, missed, left_out, is_said_by_being_there } = shape
+    else {
+        return;
+    };
     let json = cx.syntax == Syntax::Json;
     let is = |values| value.is_some_and(|value| is_neutral(value, values));
     // False, zero, an empty text or list: what is there anyway where nothing is.
-    let nothing = is_empty;
+    let nothing = |value: &Value| {
+        let is_block = matches!(value.kind, ValueKind::Object(_));
+        is_empty(value) && !(is_block && is_said_by_being_there)
+    };
     match missed.filter(|missed| is(missed.values)) {
         _ if is(neutral) || value.is_some_and(nothing) => {}
         Some(missed) if !json || missed.in_json => {

@@ -36,12 +36,14 @@ pub(crate) struct Given<T> {
     pub key_at: Span,
     /// Something stands there, usable or not.
     pub was_given: bool,
+    /// As in [`Field::needs`](super::Field::needs).
+    pub needs: Option<(&'static str, &'static str)>,
 }
 
 impl<T> Default for Given<T> {
     fn default() -> Self {
         let (at, key_at) = (Span::default(), Span::default());
-        Self { value: None, at, key: "", key_at, was_given: false }
+        Self { value: None, at, key: "", key_at, was_given: false, needs: None }
     }
 }
 
@@ -87,7 +89,7 @@ impl<T> Given<T> {
 impl Given<String> {
     /// A text that must say something.
     pub(crate) fn filled(self, cx: &mut Context<'_>) -> Option<String> {
-        filled(self.value?, self.key, self.at, cx)
+        filled(self.value?, (self.key, self.needs), self.at, cx)
     }
 
     /// What the text means.
@@ -154,7 +156,8 @@ impl<T: Scalar> Kind for Given<T> {
 
     fn read(mut entry: Entry, cx: &mut Context<'_>) -> Self {
         let (field, at, was_given) = (entry.field, entry.at, entry.was_given);
-        let mut given = Self { value: None, at, key: field.name(cx.syntax), key_at: at, was_given };
+        let (key, needs) = (field.name(cx.syntax), field.needs);
+        let mut given = Self { value: None, at, key, key_at: at, was_given, needs };
         if let Some(Item::Attribute(Attribute { key, value })) = entry.items.pop() {
             let nothing = match field.bounds {
                 Bounds::NotZero(..) => is_empty(&value),

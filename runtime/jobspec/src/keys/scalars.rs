@@ -91,7 +91,7 @@ impl Scalar for PathBuf {
     fn read(value: Value, field: &Field, cx: &mut Context<'_>) -> Option<Self> {
         let at = value.span;
         let text = text(value, field, cx)?;
-        filled(text, field.name(cx.syntax), at, cx).map(Self::from)
+        filled(text, (field.name(cx.syntax), field.needs), at, cx).map(Self::from)
     }
 
     fn json(&self) -> Json {
@@ -99,9 +99,19 @@ impl Scalar for PathBuf {
     }
 }
 
-pub(super) fn filled(text: String, key: &str, at: Span, cx: &mut Context<'_>) -> Option<String> {
-    if text.trim().is_empty() || text.contains('\0') {
-        return cx.refuse(at, format!("{key} must not be empty; leave it out for the default"));
+/// A text that says something, of a key and, where it has to be there, what needs it.
+pub(super) fn filled(
+    text: String,
+    (key, needs): (&str, Option<(&'static str, &'static str)>),
+    at: Span,
+    cx: &mut Context<'_>,
+) -> Option<String> {
+    if text.contains('\0') {
+        return cx.refuse(at, format!("{key} must not contain the character NUL"));
+    }
+    if text.trim().is_empty() {
+        let next = needs.map_or("leave it out for the default", |(hcl, json)| cx.name(hcl, json));
+        return cx.refuse(at, format!("{key} must not be empty; {next}"));
     }
     Some(text)
 }
@@ -309,7 +319,7 @@ pub(super) fn as_text(kind: ValueKind) -> Result<String, ValueKind> {
     }
 }
 
-/// Report a value of a wrong type.
+/// Report a value of a wrong type. Of one that could not be evaluated, that was said.
 pub(super) fn wrong<T>(
     key: &str,
     at: Span,
@@ -318,6 +328,7 @@ pub(super) fn wrong<T>(
     cx: &mut Context<'_>,
 ) -> Option<T> {
     let shown = match kind {
+        ValueKind::Refused => return None,
         ValueKind::Text(text) => shown(text),
         other => other.describe().to_owned(),
     };

@@ -129,6 +129,18 @@ fn what_is_wrong_with_a_value_from_outside_names_it_and_where_it_comes_from() {
         ),
         (inputs(&["v=[var.v]"], &[], &[]), "a value from outside of the file can refer to nothing"),
         (
+            inputs(&["v=[\"q${r}\"]"], &[], &[]),
+            "a value from outside of the file can refer to nothing; write $${ for a literal ${",
+        ),
+        (
+            inputs(&["v=[\"q${r:-2}\"]"], &[], &[]),
+            "\"${r:-2}\" is no expression; write $${ for a literal ${, as a shell has it",
+        ),
+        (
+            inputs(&[], &["\nv = [\"${r:-2}\"]"], &[]),
+            "\"${r:-2}\" is no expression; write $${ for a literal ${, as a shell has it",
+        ),
+        (
             inputs(&["v=[\"a\"]"], &[], &[]),
             "the value of \"v\" from -var: a number is needed here, not \"a\"",
         ),

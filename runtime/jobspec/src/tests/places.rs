@@ -33,7 +33,23 @@ fn what_is_brought_to_where_the_task_cannot_have_it_is_refused_with_its_line() {
         }
     }
     let unseen = ["7:15: the task would not see the destination"];
-    check(&in_task(&template("app/x")).replace("mock", "wasm"), &unseen);
+    for body in [template("app/x"), artifact("app/x")] {
+        check(&in_task(&body).replace("mock", "wasm"), &unseen);
+    }
+    // The node itself reads the program of the task.
+    let with_module = |to: &str, module: &str| {
+        in_task(&format!("{}\nconfig {{ module = \"{module}\" }}", artifact(to)))
+            .replace("mock", "wasm")
+    };
+    for module in ["app/x/main.wasm", "./app/x", "${NOMAD_META_module}"] {
+        good(&with_module("app/x", module));
+    }
+    for module in ["app/y.wasm", "/app/x/main.wasm", "https://h/app/x/main.wasm"] {
+        check(&with_module("app/x", module), &unseen);
+    }
+    for to in ["", ".", "local/app", "secrets/app", "tmp/x", "${NOMAD_ALLOC_DIR}/data/x"] {
+        good(&with_module(to, "/app/main.wasm"));
+    }
     check(&in_task(&template("local")), &["7:15: the destination is a directory of the task"]);
     for to in ["run.sh", "/app/latest/x", "${NOMAD_ALLOC_DIR}/data/x", "${meta.x}/logs"] {
         for driver in ["mock", "exec", "raw_exec"] {

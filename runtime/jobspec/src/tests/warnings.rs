@@ -135,11 +135,17 @@ fn what_nomad_accepts_and_has_no_effect_is_accepted_and_told_where_it_stands() {
         ),
         (
             in_task("kill_timeout = \"15m\""),
-            "5:16: kill_timeout and shutdown_delay let a stop take 15m, longer than progress_deadline (10m)",
+            "5:16: on a node whose max_kill_timeout (30s unless configured) allows it, kill_timeout and \
+             shutdown_delay let a stop take 15m, longer than progress_deadline (10m)",
         ),
         (
             in_task("kill_timeout = \"6m\"\nshutdown_delay = \"6m\""),
-            "5:16: kill_timeout and shutdown_delay let a stop take 12m",
+            "5:16: on a node whose max_kill_timeout (30s unless configured) allows it, kill_timeout and \
+             shutdown_delay let a stop take 12m",
+        ),
+        (
+            in_task("kill_timeout = \"6m\"\nshutdown_delay = \"11m\""),
+            "5:16: kill_timeout and shutdown_delay let a stop take 17m",
         ),
         (
             in_group("count = 2\nupdate { max_parallel = 3 }"),

@@ -173,6 +173,59 @@ fn every_key_of_a_job_changes_it_or_is_told_or_has_a_reason() {
     assert_eq!(found, Vec::<String>::new());
 }
 
+/// Hands out the whole with one key of the block at `path` changed, for every key.
+fn each_change(
+    whole: &Json,
+    path: &str,
+    schema: &'static Schema,
+    look: &mut dyn FnMut(&str, &Json),
+) {
+    for field in schema.fields.iter().filter(|field| !field.json.is_empty()) {
+        let at = format!("{path}/{}", field.json);
+        match field.shape {
+            Shape::Unsupported { .. } | Shape::Served => {}
+            Shape::Block { schema, .. } => {
+                for inner in blocks_at(whole, &at) {
+                    each_change(whole, &inner, schema, look);
+                }
+            }
+            _ => {
+                let mut changed = whole.clone();
+                let block = changed.pointer_mut(path).and_then(Json::as_object_mut);
+                let members = block.expect("a block");
+                let now = members.get(field.json).cloned().unwrap_or_default();
+                members.insert(field.json.to_owned(), other(schema, field, &now));
+                look(&at, &changed);
+            }
+        }
+    }
+}
+
+#[test]
+fn every_key_that_changes_is_told_by_lines_of_which_no_two_are_the_same() {
+    let read = |job: &Json| {
+        let text = json!({ "Job": job }).to_string();
+        read_request(text.as_bytes(), &[]).ok().map(|body| body.parsed.job)
+    };
+    let whole = job_of_all_keys();
+    let before = read(&whole).expect("a job");
+    let (mut told, mut wrong) = (0, Vec::new());
+    each_change(&whole, "", JobKeys::SCHEMA, &mut |at, changed| {
+        let after = read(changed).filter(|after| nomad_json(after) != nomad_json(&before));
+        let Some(after) = after else { return };
+        let lines = crate::changes(&before, &after, (&before, &after));
+        // What went and came again as it was says nothing either.
+        let alike = lines.iter().map(|line| line.replace(": removed", ": added"));
+        let unlike = alike.collect::<std::collections::BTreeSet<_>>().len();
+        if lines.is_empty() || unlike < lines.len() {
+            wrong.push(format!("{at}: {lines:#?}"));
+        }
+        told += 1;
+    });
+    assert_eq!(wrong, Vec::<String>::new());
+    assert!(told > 50, "{told}");
+}
+
 #[test]
 fn a_key_with_a_reason_is_one_that_there_is() {
     let blocks = super::blocks(JobKeys::SCHEMA);

@@ -182,8 +182,7 @@ fn section(out: &mut String, block: &Described, all: &[Described], root: &str, j
             |name: &str| if name.is_empty() { "–".to_owned() } else { format!("`{name}`") };
         let second = if json { format!(" {} |", name(field.json)) } else { String::new() };
         let default = default(schema, index).unwrap_or_else(|| "none".to_owned());
-        let doc: Vec<&str> = field.doc.text.split_whitespace().collect();
-        let (key, shape, doc) = (name(field.hcl), shape(field, all), doc.join(" "));
+        let (key, shape, doc) = (name(field.hcl), shape(field, all), sentences(field.doc.text));
         writeln!(out, "| {key} |{second} {shape} | {default} | {doc} |").unwrap();
     }
     let later: Vec<String> = schema.fields.iter().filter_map(unsupported).collect();
@@ -195,6 +194,17 @@ fn section(out: &mut String, block: &Described, all: &[Described], root: &str, j
     if !served.is_empty() {
         writeln!(out, "\nIn JSON, read by servers and skipped: {}.", words(&served)).unwrap();
     }
+}
+
+/// Lines of a description as one, of which some go on with a comma or a semicolon.
+fn sentences(text: &str) -> String {
+    let words = text.split_whitespace().collect::<Vec<_>>().join(" ");
+    words.replace(" ,", ",").replace(" ;", ";")
+}
+
+#[test]
+fn a_line_that_goes_on_with_a_comma_has_no_blank_before_it() {
+    assert_eq!(sentences(" `a`\n, `b`.\n What with\n; or not.\n"), "`a`, `b`. What with; or not.");
 }
 
 /// A key that Nomad has: what of it is accepted, and the next step.
