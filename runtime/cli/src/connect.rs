@@ -270,6 +270,12 @@ pub(super) async fn find_job(client: ApiClient, given: &str) -> Result<(ApiClien
     if found.iter().any(|job| job.id == given) {
         found.retain(|job| job.id == given);
     }
+    if found.len() > 1 && found.iter().all(|job| job.id == given) {
+        let what = format!("{} jobs are called {given}", found.len());
+        let names =
+            found.iter().map(|job| format!("--namespace {} ({})", job.namespace, job.status));
+        return Err(Stop::Wrong(ambiguous(&what, "say in which namespace it is", names)));
+    }
     let others =
         found.iter().any(|job| Some(&job.namespace) != found.first().map(|job| &job.namespace));
     let one = only(
@@ -296,14 +302,18 @@ pub(super) fn only<T>(
         Err(found) if found.is_empty() => Err(Stop::Wrong(none.to_owned())),
         Err(found) => {
             let what = format!("{} {several}", found.len());
-            Err(Stop::Wrong(ambiguous(&what, found.iter().map(name))))
+            Err(Stop::Wrong(ambiguous(
+                &what,
+                "say more of the one that is meant",
+                found.iter().map(name),
+            )))
         }
     }
 }
 
-/// A message that lists what could be meant.
-fn ambiguous(what: &str, candidates: impl ExactSizeIterator<Item = String>) -> String {
-    let mut text = format!("{what}; say more of the one that is meant:");
+/// A message that lists what could be meant, and says what to add.
+fn ambiguous(what: &str, next: &str, candidates: impl ExactSizeIterator<Item = String>) -> String {
+    let mut text = format!("{what}; {next}:");
     let more = candidates.len().saturating_sub(CANDIDATES_MAX);
     for candidate in candidates.take(CANDIDATES_MAX) {
         let _ = write!(text, "\n  {}", one_line(&candidate));
@@ -354,7 +364,7 @@ mod tests {
     #[test]
     fn an_ambiguous_id_lists_some_candidates_and_counts_the_others() {
         let names: Vec<String> = (0..12).map(|n| format!("job-{n}\x1b")).collect();
-        let text = ambiguous("12 jobs' ids begin with job", names.into_iter());
+        let text = ambiguous("12 jobs' ids begin with job", "say more", names.into_iter());
         assert!(text.contains("\n  job-9\\u{1b}\n  and 2 more"), "{text}");
         assert!(!text.contains("job-10"), "{text}");
     }

@@ -22,7 +22,7 @@ pub(super) async fn run(command: &DeploymentCommand, terminal: &Terminal) -> Res
         DeploymentCommand::Status(args) => status(args, terminal).await,
         DeploymentCommand::Promote(args) => promote(args, terminal).await,
         DeploymentCommand::Fail(args) => {
-            change(args, ("give up", "fail"), &json!({}), "was given up", terminal).await
+            change(args, ("fail", "fail"), &json!({}), "was given up", terminal).await
         }
         DeploymentCommand::Pause(args) => {
             change(args, ("pause", "pause"), &json!({ "Pause": true }), "is paused", terminal).await

@@ -178,6 +178,9 @@ fn plugin(entry: &PluginEntry, colours: bool) -> String {
 fn placement(placed: &Placed) -> String {
     let (name, alloc) = (one_line(&placed.name), placed.alloc.short());
     let mut text = format!("placed {name} as allocation {alloc}");
+    if let Some(failed) = placed.follows {
+        text.push_str(&format!(", in place of {} that failed", failed.short()));
+    }
     for port in &placed.ports {
         let (label, ip) = (one_line(&port.label), one_line(&port.host_ip));
         text.push_str(&format!("\n  port {label}: {ip}:{}", port.value));

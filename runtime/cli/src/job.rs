@@ -4,6 +4,7 @@ mod change;
 mod history;
 mod plan;
 mod plan_devices;
+mod proposed;
 mod run;
 mod scale;
 mod status;

@@ -1,11 +1,12 @@
 //! `ostler node drain` and `node eligibility`.
 //!
 //! ```text
-//!   enable ─► PUT drain ─► follow: allocations of the node ─ all are over ─► done
+//!   enable ─► PUT drain ─► follow: allocations of the node ─ no drain any more ─► the allocations once more ─► done
 //!   monitor ──────────────────┘          ▲ a line for each that ends
 //! ```
+//! What a drain lets run on is none of what is left of it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use serde_json::{Value, json};
@@ -44,12 +45,14 @@ pub(super) async fn drain(args: &DrainArgs, terminal: &Terminal) -> Result<Exit,
     }
     let client = connect::connect(&args.answer.agent)?;
     let id = own_id(&client).await?;
+    let mut ignores_system = args.ignore_system;
     if args.monitor {
         let node: Node = client.get(&format!("/v1/node/{id}")).await?;
         if !node.drain {
             say(&no_drain(&node));
             return Ok(Exit::Success);
         }
+        ignores_system = node.drain_strategy.is_some_and(|drain| drain.ignore_system_jobs);
     } else {
         let request = DrainRequest {
             node_id: id.clone(),
@@ -72,7 +75,8 @@ pub(super) async fn drain(args: &DrainArgs, terminal: &Terminal) -> Result<Exit,
         }
     }
     let hint = "the drain goes on; `ostler node drain --disable` ends it";
-    until_interrupted(hint, follow(&client, &id, args.answer.json, terminal)).await?;
+    let mut follow = Follow { seen: Seen::of(ignores_system), json: args.answer.json, terminal };
+    until_interrupted(hint, follow.follow_to_the_end(&client, &id)).await?;
     Ok(Exit::Success)
 }
 
@@ -110,47 +114,62 @@ fn short(id: &str) -> String {
     one_line(&id.chars().take(8).collect::<String>())
 }
 
-/// Tell what ends until the node is not drained any more.
-async fn follow(client: &ApiClient, id: &str, json: bool, terminal: &Terminal) -> Result<(), Stop> {
-    let mut seen = Seen::default();
-    let node_path = format!("/v1/node/{id}");
-    let path = format!("/v1/node/{id}/allocations");
-    client
-        .watch(&path, async |allocs: Vec<Alloc>| -> Result<Option<()>, Stop> {
-            let node: Node = client.get(&node_path).await?;
-            let found = seen.look(&allocs);
-            for news in &found {
-                match json {
-                    true => {
-                        let line = output::visible_json(news.json().to_string());
-                        output::print(&(line + "\n"), terminal)?;
-                    }
-                    false => say(&news.text()),
-                }
-            }
-            let left = seen.left();
-            if !json && left > 0 && found.iter().any(|news| news.what == "ended") {
-                say(&format!("{} left", counted(left, "allocation")));
-            }
-            Ok((!node.drain).then_some(()))
-        })
-        .await?;
-    if !json {
-        let left = seen.left();
-        let text = match left {
-            0 => "the drain is complete: nothing runs".to_owned(),
-            left => {
-                format!("the node is not drained any more: {} left", counted(left, "allocation"))
-            }
-        };
-        say(&text);
+/// A drain that is followed.
+struct Follow<'a> {
+    seen: Seen,
+    json: bool,
+    terminal: &'a Terminal,
+}
+
+impl Follow<'_> {
+    /// Tell what ends until the node is not drained any more.
+    async fn follow_to_the_end(&mut self, client: &ApiClient, id: &str) -> Result<(), Stop> {
+        let node_path = format!("/v1/node/{id}");
+        let path = format!("/v1/node/{id}/allocations");
+        client
+            .watch(&path, async |allocs: Vec<Alloc>| -> Result<Option<()>, Stop> {
+                self.tell(&allocs)?;
+                let node: Node = client.get(&node_path).await?;
+                Ok((!node.drain).then_some(()))
+            })
+            .await?;
+        // What was seen last may be from before the end.
+        self.tell(&client.get::<Vec<Alloc>>(&path).await?)?;
+        if !self.json {
+            say(&self.seen.end());
+        }
+        Ok(())
     }
-    Ok(())
+
+    /// What is new of them, and how many are left where one ended.
+    fn tell(&mut self, allocs: &[Alloc]) -> Result<(), Stop> {
+        let found = self.seen.look(allocs);
+        for news in &found {
+            match self.json {
+                true => {
+                    let line = output::visible_json(news.json().to_string());
+                    output::print(&(line + "\n"), self.terminal)?;
+                }
+                false => say(&news.text()),
+            }
+        }
+        let left = self.seen.left();
+        if !self.json && left > 0 && found.iter().any(|news| news.what == "ended") {
+            say(&format!("{} left", counted(left, "allocation")));
+        }
+        Ok(())
+    }
 }
 
 /// What was seen of the allocations of the node.
 #[derive(Default)]
-struct Seen(BTreeMap<AllocId, (DesiredStatus, ClientStatus)>);
+struct Seen {
+    allocs: BTreeMap<AllocId, (DesiredStatus, ClientStatus)>,
+    /// Those of system jobs run on.
+    ignores_system: bool,
+    /// The ones that do.
+    system: BTreeSet<AllocId>,
+}
 
 /// Something new of one.
 #[derive(Debug, PartialEq, Eq)]
@@ -178,12 +197,23 @@ impl News {
 }
 
 impl Seen {
+    /// Nothing was seen yet of a drain.
+    fn of(ignores_system: bool) -> Self {
+        Self { ignores_system, ..Self::default() }
+    }
+
     /// What is new since the last look. Of the first look: what stops already.
     fn look(&mut self, allocs: &[Alloc]) -> Vec<News> {
         let mut found = Vec::new();
         for alloc in allocs {
             let now = (alloc.desired_status, alloc.client_status);
-            let before = self.0.insert(alloc.id, now);
+            let before = self.allocs.insert(alloc.id, now);
+            if self.ignores_system && alloc.desired_status == DesiredStatus::Run && is_system(alloc)
+            {
+                self.system.insert(alloc.id);
+            } else {
+                self.system.remove(&alloc.id);
+            }
             let live = |seen: &(DesiredStatus, ClientStatus)| !seen.1.terminal();
             let news = |what| News {
                 alloc: alloc.id,
@@ -202,9 +232,36 @@ impl Seen {
         found
     }
 
+    /// How many of them still have to end.
     fn left(&self) -> usize {
-        self.0.values().filter(|(_, status)| !status.terminal()).count()
+        self.live().filter(|id| !self.system.contains(id)).count()
     }
+
+    fn live(&self) -> impl Iterator<Item = &AllocId> {
+        self.allocs.iter().filter(|(_, (_, status))| !status.terminal()).map(|(id, _)| id)
+    }
+
+    /// What is said when the node is not drained any more.
+    fn end(&self) -> String {
+        let run_on = self.live().filter(|id| self.system.contains(id)).count();
+        match (self.left(), run_on) {
+            (0, 0) => "the drain is complete: nothing runs".to_owned(),
+            (0, run_on) => format!(
+                "the drain is complete: {} of system jobs run{} on",
+                counted(run_on, "allocation"),
+                if run_on == 1 { "s" } else { "" },
+            ),
+            (left, _) => {
+                format!("the node is not drained any more: {} left", counted(left, "allocation"))
+            }
+        }
+    }
+}
+
+/// Is it of a job that runs on every node?
+fn is_system(alloc: &Alloc) -> bool {
+    let of_alloc = alloc.job.as_ref().map(|job| &job.kind);
+    matches!(of_alloc.or(alloc.job_type.as_ref()).map(|kind| &**kind), Some("system" | "sysbatch"))
 }
 
 #[cfg(test)]
@@ -245,6 +302,35 @@ mod tests {
         assert_eq!(texts(alloc("stop", "running")), [""; 0]);
         assert_eq!(texts(alloc("stop", "complete")), ["0f01c0de web.g[0] ended (complete)"]);
         assert_eq!(texts(alloc("stop", "complete")), [""; 0]);
-        assert_eq!(seen.left(), 0);
+        assert_eq!((seen.left(), seen.end().as_str()), (0, "the drain is complete: nothing runs"));
+    }
+
+    /// Of a job of this type, one that nobody stopped.
+    fn runs(number: u32, kind: &str) -> Alloc<'static> {
+        serde_json::from_value(json!({
+            "ID": format!("{number:08x}-0000-4000-8000-000000000000"), "Name": "j.g[0]",
+            "DesiredStatus": "run", "ClientStatus": "running", "Job": { "ID": "j", "Type": kind },
+        }))
+        .unwrap()
+    }
+
+    #[test]
+    fn what_a_drain_lets_run_on_is_not_left_of_it() {
+        let allocs = [runs(1, "system"), runs(2, "sysbatch"), runs(3, "service")];
+        let said = |ignores_system: bool, allocs: &[Alloc]| {
+            let mut seen = Seen::of(ignores_system);
+            seen.look(allocs);
+            (seen.left(), seen.end())
+        };
+        let ended = |end: &str| format!("the drain is complete: {end}");
+        assert_eq!(said(true, &allocs[..2]), (0, ended("2 allocations of system jobs run on")));
+        assert_eq!(said(true, &allocs[..1]), (0, ended("1 allocation of system jobs runs on")));
+        let left = |count: &str| format!("the node is not drained any more: {count} left");
+        assert_eq!(said(true, &allocs), (1, left("1 allocation")));
+        assert_eq!(said(false, &allocs), (3, left("3 allocations")));
+        // One that somebody stops meanwhile has to end.
+        let mut stopping = runs(1, "system");
+        stopping.desired_status = DesiredStatus::Stop;
+        assert_eq!(said(true, &[stopping]), (1, left("1 allocation")));
     }
 }

@@ -51,6 +51,7 @@ fn seen() -> Seen {
         alloc: AllocId::new(Rng::seeded(1).uuid()),
         name: "a.g[0]".to_owned(),
         group: "g".to_owned(),
+        follows: None,
         ports: Vec::new(),
         devices: BTreeMap::new(),
     };

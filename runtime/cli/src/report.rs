@@ -73,6 +73,9 @@ pub(super) struct Placed {
     pub name: String,
     /// Its group.
     pub group: String,
+    /// The one that failed before it in its place.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub follows: Option<AllocId>,
     /// Ports assigned to it.
     pub ports: Vec<AllocatedPort>,
     /// Devices assigned to its tasks.
@@ -85,6 +88,7 @@ impl From<&Allocation> for Placed {
             alloc: allocation.id,
             name: allocation.name.clone(),
             group: allocation.group.to_string(),
+            follows: allocation.reschedules.last().map(|event| event.previous),
             ports: allocation.ports.clone(),
             devices: allocation.devices.clone(),
         }
@@ -110,10 +114,12 @@ impl From<&Alloc<'_>> for Placed {
             let devices = given.devices?.into_iter().map(device).collect();
             Some((TaskName::new(task).ok()?, devices))
         });
+        let before = alloc.reschedule_tracker.iter().flatten().next();
         Self {
             alloc: alloc.id,
             name: alloc.name.to_string(),
             group: alloc.task_group.to_string(),
+            follows: before.and_then(|tracker| Some(tracker.events.last()?.prev_alloc_id)),
             ports: given.shared.ports.into_iter().map(port).collect(),
             devices: devices.collect(),
         }

@@ -53,11 +53,54 @@ async fn of_a_complete_job_it_is_said_that_nothing_runs_and_it_can_run_again() {
     let again = run(&["--rerun"]).await;
     again.said(0, &["at version 1", "1 placed", "all of job j is complete"]);
     assert_eq!(agent.allocs("j").await.len(), 2);
+    // The command that is advised reads the same file with the same variables.
+    let once = job("batch", STAYS_FAILED, "exit 0").replace("job \"j\"", "job \"v\"");
+    std::fs::write(file, format!("variable \"unused\" {{\n default = \"\"\n}}\n{once}")).unwrap();
+    let given = ["--var", "unused=a b"];
+    run(&given).await.said(0, &["all of job v is complete"]);
+    let advised = "`ostler job run --rerun --settle 2m --var 'unused=a b' ";
+    run(&given).await.said(0, &["nothing of job v runs", advised]);
     // One that failed is not run again for nothing either.
     let failing = job("batch", STAYS_FAILED, "exit 3").replace("job \"j\"", "job \"f\"");
     std::fs::write(file, failing).unwrap();
     run(&[]).await.said(1, &["an allocation of job f failed"]);
     run(&[]).await.said(1, &["nothing of job f is started", "`ostler job run --rerun "]);
+}
+
+#[tokio::test]
+async fn a_batch_job_is_followed_until_the_successor_that_it_is_allowed_has_ended() {
+    let agent = AgentProcess::start().await;
+    let mark = agent.data.path().join("failed-once");
+    let mark = mark.display();
+    let script = format!("test -e {mark} || {{ touch {mark}; exit 3; }}");
+    let file = agent.file("again.hcl", &job("batch", "", &script));
+    let ran = agent.ask(&["job", "run", "--settle", "2m", file.to_str().unwrap()]).await;
+    ran.said(0, &["is failed", "is to take the place of", "all of job j is complete"]);
+    let allocs = agent.allocs("j").await;
+    let with = |status: &str| {
+        let one = allocs.iter().find(|alloc| alloc["ClientStatus"] == status);
+        one.unwrap_or_else(|| panic!("none is {status}: {allocs:#?}"))["ID"].as_str().unwrap()
+    };
+    let [failed, next] = [with("failed"), with("complete")].map(|id| &id[..8]);
+    ran.said(
+        0,
+        &[&format!("placed j.g[0] as allocation {next}, in place of {failed} that failed")],
+    );
+}
+
+#[tokio::test]
+async fn of_a_job_whose_counts_are_0_it_is_said_that_nothing_is_to_run() {
+    let agent = AgentProcess::start().await;
+    let none = job("service", "count = 0", "exec sleep 600");
+    let said =
+        ["nothing of job j is to run: the counts of its groups are 0", "`ostler job scale j g 1`"];
+    for _ in 0..2 {
+        let ran = agent.run(&none).await;
+        ran.said(0, &said);
+        assert!(!ran.stderr.contains("complete"), "{ran:#?}");
+    }
+    agent.ask(&["job", "stop", "j"]).await.said(0, &[]);
+    agent.run(&none).await.said(0, &[&["at version 1"], &said[..]].concat());
 }
 
 #[tokio::test]

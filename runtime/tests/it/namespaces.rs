@@ -58,7 +58,14 @@ async fn jobs_of_one_id_in_two_namespaces_live_beside_each_other() {
     all.sort_by_key(|(namespace, _)| namespace.to_string());
     assert_eq!(all, [(&json!("default"), &json!("web")), (&json!("prod"), &json!("web"))]);
     let which = agent.ask(&["job", "stop", "web"]).await;
-    which.said(2, &["2 jobs' ids begin with web", "--namespace default", "--namespace prod"]);
+    which.said(
+        2,
+        &[
+            "2 jobs are called web; say in which namespace it is:",
+            "--namespace default",
+            "--namespace prod",
+        ],
+    );
 
     agent.ask(&["job", "stop", "--namespace", "prod", "web"]).await.said(0, &[]);
     assert!(running(&agent, "prod").await.is_empty());

@@ -236,6 +236,26 @@ async fn a_drain_that_is_not_under_way_is_not_said_to_be_complete() {
 }
 
 #[tokio::test]
+async fn a_drain_is_complete_however_fast_it_is_and_whatever_is_to_run_on() {
+    let agent = AgentProcess::start().await;
+    let job = |id: &str, more: &str| {
+        let task =
+            "driver = \"raw_exec\"\n config {\n command = \"/bin/sleep\"\n args = [\"600\"]\n }";
+        format!(
+            "job \"{id}\" {{\n {more}\n task \"t\" {{\n {task}\n resources {{\n cpu = 1\n memory = 10\n }}\n \
+             }}\n }}\n}}\n"
+        )
+    };
+    let update = "update {\n max_parallel = 0\n }";
+    agent.run(&job("web", &format!("group \"g\" {{\n count = 8\n {update}"))).await.said(0, &[]);
+    agent.run(&job("node", "type = \"system\"\n group \"g\" {")).await.said(0, &[]);
+    let drain = ["node", "drain", "--enable", "--force"];
+    let told = agent.ask(&[&drain[..], &["--ignore-system"]].concat()).await;
+    told.said(0, &["the drain is complete: 1 allocation of system jobs runs on"]);
+    agent.ask(&drain).await.said(0, &["the drain is complete: nothing runs"]);
+}
+
+#[tokio::test]
 async fn every_metric_of_the_dashboard_is_there() {
     let agent = AgentProcess::start().await;
     let task = "driver = \"raw_exec\"\n config {\n command = \"/bin/sleep\"\n args = [\"600\"]\n }";

@@ -82,7 +82,9 @@ async fn a_path_that_is_not_there_is_said_to_be_missing_and_no_more() {
     agent.run(&job(&shell("t", "exec sleep 1000", ""))).await.said(0, &[]);
     let alloc = agent.alloc("j").await;
     let short = &alloc[..8];
-    for (path, above) in [("nosuch", ""), ("/t/local/nosuch", " t/local")] {
+    for (path, above) in
+        [("nosuch", ""), ("/t/local/nosuch", " t/local"), ("t/nosuch/x", " t"), ("nosuch/x/y", "")]
+    {
         let ended = agent.ask(&["alloc", "fs", &alloc, path]).await;
         let shown = path.trim_start_matches('/');
         let said = format!(

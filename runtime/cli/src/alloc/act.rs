@@ -1,6 +1,6 @@
 //! `ostler alloc stop`, `restart`, `signal`
 
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::super::args::alloc::{AllocRestartArgs, AllocSignalArgs, AllocStopArgs};
 use super::super::connect::{self, Stop, until_interrupted};
@@ -8,7 +8,7 @@ use super::super::consent::{self, Change};
 use super::super::exit::Exit;
 use super::super::output::{self, say};
 use super::super::terminal::{Terminal, one_line};
-use super::restarted::{Progress, RestartWatch};
+use super::restarted::{Progress, RestartWatch, kill_timeout};
 use ostler_api::client::ApiClient;
 use ostler_model::clock;
 use ostler_model::limits::{CLIENT_QUIET_WALL_MAX, CLIENT_RESTART_WALL_MAX};
@@ -111,8 +111,9 @@ pub(super) async fn restart(args: &AllocRestartArgs, terminal: &Terminal) -> Res
         if let Some(seen) = clock::timeout(CLIENT_QUIET_WALL_MAX, &mut waited).await {
             return seen;
         }
-        let now: Alloc = client.get(&path).await?;
-        say(&format!("still waiting: {}", asked.waits_for(&now)));
+        let now: Alloc<'_, Value> = client.get(&path).await?;
+        let waits_for = asked.waits_for(&now, |task| kill_timeout(&now, task));
+        say(&format!("still waiting: {waits_for}"));
         let rest = CLIENT_RESTART_WALL_MAX.saturating_sub(CLIENT_QUIET_WALL_MAX);
         clock::timeout(rest, waited).await.unwrap_or(Ok(Progress::Going))
     };

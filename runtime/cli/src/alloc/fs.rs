@@ -23,7 +23,14 @@ pub(super) async fn fs(args: &AllocFsArgs, terminal: &Terminal) -> Result<Exit, 
     let path = args.path.as_deref().unwrap_or("/");
     let of = |what: &str| format!("/v1/client/fs/{what}/{id}?path={}", segment(path));
     let looked: Result<FileInfo<'_>, _> = client.get(&of("stat")).await;
-    let file = looked.map_err(|error| not_shown(error, &id.short(), path))?;
+    let file = match looked {
+        Ok(file) => file,
+        Err(error) if not_there(&error) => {
+            let above = nearest(&client, id, path).await;
+            return Err(missing(&id.short(), path, above));
+        }
+        Err(error) => return Err(not_shown(error)),
+    };
     let reads = args.follow || args.lines.is_some();
     let json = args.answer.json;
     if args.stat {
@@ -53,22 +60,52 @@ pub(super) async fn fs(args: &AllocFsArgs, terminal: &Terminal) -> Result<Exit, 
     done.map(|()| Exit::Success)
 }
 
-/// Why a path cannot be shown, without the way of the question.
-fn not_shown(error: ClientError, alloc: &str, path: &str) -> Stop {
-    match error {
-        // As in Nomad, what is not there is an error of the server.
+/// Most directories above a path that are looked for, the nearest first.
+const ABOVE_MAX: usize = 16;
+
+/// As in Nomad, what is not there is an error of the server.
+fn not_there(error: &ClientError) -> bool {
+    matches!(
+        error,
         ClientError::Failed { trouble: Trouble::Refused { status: 500, text }, .. }
-            if text.contains("No such file") =>
-        {
-            let shown = one_line(path.trim_start_matches('/'));
-            let above = match shown.trim_end_matches('/').rsplit_once('/') {
-                Some((above, _)) => format!("{alloc} {}", shell_word(above)),
-                None => alloc.to_owned(),
-            };
-            Stop::Wrong(format!(
-                "allocation {alloc} has no {shown}; `ostler alloc fs {above}` shows what is there"
-            ))
+            if text.contains("No such file")
+    )
+}
+
+/// The directories above a path, the nearest first, without the root.
+fn above(path: &str) -> impl Iterator<Item = &str> {
+    std::iter::successors(parent(path.trim_matches('/')), |path| parent(path)).take(ABOVE_MAX)
+}
+
+fn parent(path: &str) -> Option<&str> {
+    let (above, _) = path.rsplit_once('/')?;
+    Some(above.trim_end_matches('/')).filter(|above| !above.is_empty())
+}
+
+/// The nearest directory above a path that is there; none where that is the root.
+async fn nearest<'a>(client: &ApiClient, id: AllocId, path: &'a str) -> Option<&'a str> {
+    for above in above(path) {
+        let at = format!("/v1/client/fs/stat/{id}?path={}", segment(above));
+        let found: Result<FileInfo<'_>, _> = client.get(&at).await;
+        if found.is_ok_and(|file| file.is_dir) {
+            return Some(above);
         }
+    }
+    None
+}
+
+/// What is said of a path that is not there.
+fn missing(alloc: &str, path: &str, above: Option<&str>) -> Stop {
+    let shown = one_line(path.trim_start_matches('/'));
+    let above = above.map(|above| format!(" {}", shell_word(&one_line(above)))).unwrap_or_default();
+    Stop::Wrong(format!(
+        "allocation {alloc} has no {shown}; `ostler alloc fs {alloc}{above}` shows what is there"
+    ))
+}
+
+/// Why a path cannot be shown, without the way of the question.
+fn not_shown(error: ClientError) -> Stop {
+    match error {
         ClientError::Failed { trouble: Trouble::Refused { text, status: 500 }, .. }
             if !text.is_empty() =>
         {
@@ -144,5 +181,23 @@ impl Source<'_> {
             }
         }
         super::still_there(self.client, self.id).await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_above_a_path_is_looked_for_from_the_nearest_on() {
+        let of = |path| above(path).collect::<Vec<_>>();
+        assert_eq!(of("/t/nosuch/x/"), ["t/nosuch", "t"]);
+        assert_eq!(of("t//x"), ["t"]);
+        assert_eq!(of("nosuch"), [""; 0]);
+        assert_eq!(of(&"a/".repeat(100)).len(), ABOVE_MAX);
+        let said = |above| missing("0f01c0de", "/t/a b/x", above).to_string();
+        let begin = "allocation 0f01c0de has no t/a b/x; `ostler alloc fs 0f01c0de";
+        assert_eq!(said(None), format!("{begin}` shows what is there"));
+        assert_eq!(said(Some("t/a b")), format!("{begin} 't/a b'` shows what is there"));
     }
 }

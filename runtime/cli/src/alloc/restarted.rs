@@ -8,10 +8,15 @@
 //! A restart is counted when the run before it has ended; the task is pending until the next one runs.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
+use serde_json::Value;
+
+use super::super::connect::span;
 use super::super::terminal::one_line;
+use ostler_model::event::EventKind;
 use ostler_model::task::TaskStatus;
-use ostler_wire::Alloc;
+use ostler_wire::{Alloc, TaskState};
 
 /// How far the restart is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -56,14 +61,26 @@ impl RestartWatch {
         }
     }
 
-    /// What the tasks do that did not start anew yet: the last that is on record of each.
-    pub(super) fn waits_for(&self, now: &Alloc) -> String {
+    /// What the tasks do that did not start anew yet: that they stop and until when, else the last that is on record of
+    /// each. `kill_timeout`: of a task, where that is known.
+    pub(super) fn waits_for<J>(
+        &self,
+        now: &Alloc<'_, J>,
+        kill_timeout: impl Fn(&str) -> Option<Duration>,
+    ) -> String {
         let late = now.task_states.iter().filter(|(name, state)| {
             self.0.get(&***name).is_some_and(|before| {
                 state.restarts <= *before || state.state == TaskStatus::Pending
             })
         });
         let said = late.map(|(name, state)| {
+            if state.state == TaskStatus::Running && is_stopping(state) {
+                let of = kill_timeout(name).map(|time| format!(" of {}", span(time)));
+                let of = of.unwrap_or_default();
+                return one_line(&format!(
+                    "task {name} is still stopping, and is killed when its kill_timeout{of} is over"
+                ));
+            }
             let last = state.events.last().map_or("", |event| event.display_message.trim());
             let last = if last.is_empty() { String::new() } else { format!(": {last}") };
             let is = match state.state {
@@ -77,11 +94,30 @@ impl RestartWatch {
     }
 }
 
+/// Was it told to end, and that is the last that happened?
+fn is_stopping(state: &TaskState) -> bool {
+    let asks = [EventKind::RestartSignaled, EventKind::Killing].map(|kind| kind.as_str());
+    state.events.last().is_some_and(|event| asks.contains(&&*event.kind))
+}
+
+/// The `kill_timeout` of a task, as the job of an allocation has it.
+pub(super) fn kill_timeout(alloc: &Alloc<'_, Value>, task: &str) -> Option<Duration> {
+    let group = named(alloc.job.as_ref()?, "TaskGroups", &alloc.task_group)?;
+    let task = named(group, "Tasks", task)?;
+    Some(Duration::from_nanos(task.get("KillTimeout")?.as_u64()?))
+}
+
+/// The one of this name in a list.
+fn named<'a>(of: &'a Value, list: &str, name: &str) -> Option<&'a Value> {
+    let mut all = of.get(list)?.as_array()?.iter();
+    all.find(|one| one.get("Name").is_some_and(|own| own == name))
+}
+
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used, reason = "tests")]
 
-    use serde_json::{Value, json};
+    use serde_json::json;
 
     use super::*;
 
@@ -124,8 +160,31 @@ mod tests {
     fn of_those_that_are_late_the_last_that_happened_is_told() {
         let running = alloc("running", &[("a", "running", 0), ("b", "running", 0)]);
         let asked = RestartWatch::of(&running, None, false);
-        let told = asked.waits_for(&alloc("running", &[("a", "running", 1), ("b", "pending", 1)]));
-        assert_eq!(told, "task b is pending");
+        let now = alloc("running", &[("a", "running", 1), ("b", "pending", 1)]);
+        assert_eq!(asked.waits_for(&now, |_| None), "task b is pending");
+    }
+
+    #[test]
+    fn of_one_that_still_ends_it_is_said_when_that_is_over_at_the_latest() {
+        let asked = RestartWatch::of(&alloc("running", &[("a", "running", 0)]), None, false);
+        let told = |kind: &str, timeout: u64| {
+            let tasks = json!([{"Name": "b"}, {"Name": "a", "KillTimeout": timeout}]);
+            let now: Alloc<Value> = serde_json::from_value(json!({
+                "ID": "0f01c0de-0000-4000-8000-000000000000", "TaskGroup": "g",
+                "Job": {"TaskGroups": [{"Name": "f", "Tasks": []}, {"Name": "g", "Tasks": tasks}]},
+                "TaskStates": {"a": {
+                    "State": "running",
+                    "Events": [{"Type": kind, "DisplayMessage": "User requested restart"}],
+                }},
+            }))
+            .unwrap();
+            asked.waits_for(&now, |task| kill_timeout(&now, task))
+        };
+        let stopping =
+            "task a is still stopping, and is killed when its kill_timeout of 5m00s is over";
+        assert_eq!(told("Restart Signaled", 300_000_000_000), stopping);
+        assert_eq!(told("Killing", 300_000_000_000), stopping);
+        assert_eq!(told("Started", 0), "task a is not restarted: User requested restart");
     }
 
     #[test]

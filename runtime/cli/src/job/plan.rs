@@ -10,9 +10,9 @@ use super::super::exit::Exit;
 use super::super::output::{self, table};
 use super::super::terminal::{Terminal, one_line, plain};
 use super::plan_devices;
+use super::proposed::{own_words, proposed};
 use ostler_agent::DeviceExplanation;
 use ostler_api::client::segment;
-use ostler_model::words::shell_word;
 use ostler_wire::JobRequest;
 
 /// What the agent says of a plan.
@@ -31,7 +31,8 @@ pub(super) async fn plan(args: &JobPlanArgs, terminal: &Terminal) -> Result<Exit
     let plan: Plan = serde_json::from_value(answer.clone())
         .map_err(|error| Stop::Cannot(format!("the agent's plan cannot be read: {error}")))?;
     let text = || {
-        let command = proposed(std::env::args(), plan.job_modify_index);
+        let run = format!("run --check-index {}", plan.job_modify_index);
+        let command = proposed(own_words(), "plan", &run);
         text(job.id.as_str(), &command, &plan, terminal)
     };
     output::show(args.answer.json, &answer, text, terminal)?;
@@ -46,21 +47,6 @@ fn exit(plan: &Plan) -> Exit {
         (true, true) => Exit::Changes,
         (true, false) => Exit::Success,
     }
-}
-
-/// The command that does what was planned: these words, with `run` for `plan`.
-fn proposed(words: impl Iterator<Item = String>, index: u64) -> String {
-    let (mut command, mut rest) = (vec!["ostler".to_owned()], words.skip(1));
-    for word in rest.by_ref() {
-        if word == "plan" {
-            command.push(format!("run --check-index {index}"));
-            break;
-        }
-        command.push(shell_word(&one_line(&word)));
-    }
-    let rest = rest.filter(|word| word != "--json");
-    command.extend(rest.map(|word| shell_word(&one_line(&word))));
-    command.join(" ")
 }
 
 fn text(job: &str, command: &str, plan: &Plan, terminal: &Terminal) -> String {
@@ -227,18 +213,5 @@ mod tests {
         let text = shown(&plan(json!({ "Changes": [change] })));
         let expected = "  group \"g\" task \"t\" template \"x\" data:\n    - a\\u{1b}\n    + b\n";
         assert!(text.contains(expected), "{text}");
-    }
-
-    #[test]
-    fn the_proposed_command_has_the_words_of_the_plan() {
-        let proposed = |words: &str| proposed(words.split('|').map(str::to_owned), 7);
-        assert_eq!(
-            proposed("/usr/bin/ostler|job|plan|--json|--var|a=b c|-var-file|plan|web.hcl"),
-            "ostler job run --check-index 7 --var 'a=b c' -var-file plan web.hcl"
-        );
-        assert_eq!(
-            proposed("ostler|job|plan|it's.hcl"),
-            r"ostler job run --check-index 7 'it'\''s.hcl'"
-        );
     }
 }

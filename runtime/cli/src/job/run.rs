@@ -19,6 +19,7 @@ use super::super::input::JobInput;
 use super::super::output::{self, say, warning};
 use super::super::printer::tell;
 use super::super::terminal::{Terminal, one_line};
+use super::proposed::{own_words, proposed};
 use super::watch::{Looked, Verdict, Watch};
 use ostler_api::client::{ApiClient, ClientError, segment};
 use ostler_jobspec::FileDiagnostic;
@@ -81,7 +82,8 @@ pub(super) async fn run(args: &JobRunArgs, terminal: &Terminal) -> Result<Exit, 
         show(args, &input, &registered, outcome, terminal)?;
         return Ok(exit);
     }
-    let message = end.message(job, args, registered.nothing_done());
+    let again = proposed(own_words(), "run", "run --rerun");
+    let message = end.message(job, &again, registered.nothing_done());
     if exit == Exit::Success {
         say(&message);
         return Ok(exit);
@@ -95,7 +97,7 @@ const fn ended(verdict: &Verdict) -> (&'static str, Exit) {
         Verdict::Runs | Verdict::Going | Verdict::Settling(_) => ("runs", Exit::Success),
         Verdict::Done => ("complete", Exit::Success),
         Verdict::Canaries => ("canaries", Exit::Success),
-        Verdict::ByHand => ("unjudged", Exit::Success),
+        Verdict::ByHand(_) => ("unjudged", Exit::Success),
         Verdict::Failed(_) | Verdict::GivenUp { .. } => ("failed", Exit::Failed),
         Verdict::Unhealthy(_) => ("unhealthy", Exit::Failed),
         Verdict::Waits => ("waits", Exit::Agent),
@@ -114,12 +116,15 @@ struct End {
 }
 
 impl End {
-    /// What is said of it. `unchanged`: nothing was to be done for the job.
-    fn message(&self, job: &job::Job, args: &JobRunArgs, unchanged: bool) -> String {
+    /// What is said of it. `again`: the command that runs the job once more; `unchanged`: nothing was to be done
+    /// for it.
+    fn message(&self, job: &job::Job, again: &str, unchanged: bool) -> String {
         let (id, failures) = (&job.id, &self.failures);
-        let file = one_line(&args.source.file.display().to_string());
-        let again = format!("`ostler job run --rerun {file}` runs it again");
+        let again = format!("`{again}` runs it again");
         match &self.verdict {
+            Verdict::Runs | Verdict::Done if job.groups.iter().all(|group| group.count == 0) => {
+                asks_for_nothing(job)
+            }
             Verdict::Runs | Verdict::Going | Verdict::Settling(_) => format!("job {id} runs"),
             Verdict::Done if unchanged => format!(
                 "nothing of job {id} runs: it is as it was, and all of it is complete; {again}"
@@ -129,9 +134,10 @@ impl End {
                 "the canaries of job {id} are healthy and the deployment waits: `ostler job promote {id}` \
                  lets the rest follow"
             ),
-            Verdict::ByHand => format!(
+            Verdict::ByHand(deployment) => format!(
                 "what was placed of job {id} runs, and the deployment waits until somebody says whether it \
-                 is healthy; see `ostler job status {id}`"
+                 is healthy, by PUT {} (docs/updates.md shows the whole request); see `ostler job status {id}`",
+                one_line(&format!("/v1/deployment/allocation-health/{deployment}"))
             ),
             Verdict::Overtaken(how) => format!("{how} while it was followed"),
             Verdict::Waits => format!(
@@ -171,6 +177,17 @@ impl End {
             ),
         }
     }
+}
+
+/// Of a job that has no allocations, and how it gets one.
+fn asks_for_nothing(job: &job::Job) -> String {
+    let id = &job.id;
+    let scale = job.groups.first().map(|group| {
+        let group = &group.name;
+        format!("; `ostler job scale {id} {group} 1` has one of group {group} run")
+    });
+    let scale = scale.unwrap_or_default();
+    format!("nothing of job {id} is to run: the counts of its groups are 0{scale}")
 }
 
 async fn register(
@@ -297,4 +314,50 @@ async fn follow(
 async fn plugins_come(client: &ApiClient) -> Result<bool, ClientError> {
     let Readiness { waiting, loading } = client.get("/v1/ostler/readiness").await?;
     Ok(!(waiting.is_empty() && loading.is_empty()))
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "tests")]
+
+    use std::path::Path;
+
+    use super::*;
+
+    /// What is said of a job with this count.
+    fn said(count: u32, verdict: Verdict, unchanged: bool) -> String {
+        let group = "task \"t\" { driver = \"mock\" }";
+        let text = format!("job \"b2\" {{\n group \"g\" {{\n count = {count}\n {group}\n }}\n}}\n");
+        let job = ostler_jobspec::parse(text.as_bytes(), Path::new("b2.hcl"), None).unwrap();
+        let end = End { verdict, failures: String::new(), followed: 0, version: 0 };
+        end.message(&job, "ostler job run --rerun --var 'a=b c' b2.hcl", unchanged)
+    }
+
+    #[test]
+    fn of_a_job_without_places_it_is_not_said_that_it_is_complete() {
+        let expected = "nothing of job b2 is to run: the counts of its groups are 0; `ostler job scale b2 g 1` \
+                        has one of group g run";
+        for unchanged in [true, false] {
+            assert_eq!(said(0, Verdict::Done, unchanged), expected);
+        }
+        assert_eq!(said(1, Verdict::Done, false), "all of job b2 is complete");
+    }
+
+    #[test]
+    fn who_is_to_say_what_is_healthy_is_told_where() {
+        let said = said(1, Verdict::ByHand("0d010000-0000".to_owned()), false);
+        assert!(
+            said.contains("by PUT /v1/deployment/allocation-health/0d010000-0000 (docs/"),
+            "{said}"
+        );
+    }
+
+    #[test]
+    fn the_command_that_runs_it_again_is_the_whole_one() {
+        let again = "`ostler job run --rerun --var 'a=b c' b2.hcl` runs it again";
+        let done = said(1, Verdict::Done, true);
+        assert!(done.ends_with(&format!("all of it is complete; {again}")), "{done}");
+        let failed = said(1, Verdict::Failed(Some(AllocId::default())), true);
+        assert!(failed.contains(&format!("an allocation of it failed; {again}; see")), "{failed}");
+    }
 }

@@ -8,11 +8,14 @@ use super::super::consent::{self, Change};
 use super::super::exit::Exit;
 use super::super::output::{self, say};
 use super::super::terminal::{Terminal, one_line};
-use ostler_api::client::segment;
-use ostler_wire::{JobScaleStatus, Registered};
+use ostler_api::client::{ApiClient, ClientError, Trouble, segment};
+use ostler_wire::{Deployment, JobScaleStatus, Registered};
 
 /// What is told to those who look at the events later.
 const MESSAGE: &str = "submitted using ostler job scale";
+
+/// What the agent says, in Nomad's words, while a deployment goes on.
+const BY_DEPLOYMENT: &str = "active deployment";
 
 /// Change the count of a group.
 pub(super) async fn scale(args: &JobScaleArgs, terminal: &Terminal) -> Result<Exit, Stop> {
@@ -33,7 +36,11 @@ pub(super) async fn scale(args: &JobScaleArgs, terminal: &Terminal) -> Result<Ex
         output::print_json(&answer, terminal)?;
         return Ok(Exit::Success);
     }
-    let answer: Registered = client.put(&path, &body).await?;
+    let answer: Result<Registered, ClientError> = client.put(&path, &body).await;
+    let answer = match answer {
+        Ok(answer) => answer,
+        Err(error) => return Err(refused(&client, &job, error).await),
+    };
     let (shown, group) = (one_line(&job), one_line(&group));
     let version = answer.registered.version;
     say(&format!(
@@ -43,6 +50,36 @@ pub(super) async fn scale(args: &JobScaleArgs, terminal: &Terminal) -> Result<Ex
         output::warning(terminal, &answer.told());
     }
     Ok(Exit::Success)
+}
+
+/// Why it was not done. Where a deployment is in the way, which, and what to do about it.
+async fn refused(client: &ApiClient, job: &str, error: ClientError) -> Stop {
+    let by_deployment = matches!(
+        &error,
+        ClientError::Failed { trouble: Trouble::Refused { text, .. }, .. } if text.contains(BY_DEPLOYMENT)
+    );
+    if !by_deployment {
+        return error.into();
+    }
+    let path = format!("/v1/job/{}/deployments", segment(job));
+    // What is known of it is said where the rest cannot be found out.
+    let all: Vec<Deployment> = client.get(&path).await.unwrap_or_default();
+    match in_the_way(job, &all) {
+        Some(message) => Stop::Failed(message, Exit::from(&error)),
+        None => error.into(),
+    }
+}
+
+/// The deployment that goes on, and what to do about it.
+fn in_the_way(job: &str, all: &[Deployment]) -> Option<String> {
+    let over = |one: &&Deployment| ["successful", "failed", "cancelled"].contains(&&*one.status);
+    let one = all.iter().find(|one| !over(one))?;
+    let short: String = one_line(&one.id.chars().take(8).collect::<String>());
+    Some(format!(
+        "job {} is not scaled while its deployment {short} goes on: wait for its end (`ostler deployment status \
+         {short}` says how far it is), or end it with `ostler deployment fail {short}`",
+        one_line(job)
+    ))
 }
 
 /// The group and the count that the arguments mean, or what is wrong with them.
@@ -80,6 +117,23 @@ mod tests {
         let status = JobScaleStatus { task_groups: groups.collect(), ..Default::default() };
         let given: Vec<String> = given.iter().map(|text| (*text).to_owned()).collect();
         wanted(&given, &status)
+    }
+
+    #[test]
+    fn the_deployment_that_is_in_the_way_is_named() {
+        let one = |id: &'static str, status: &'static str| Deployment {
+            id: id.into(),
+            status: status.into(),
+            ..Deployment::default()
+        };
+        let all = [one("aaaaaaaa-0", "failed"), one("0d01c0de-0", "paused")];
+        let said = in_the_way("web", &all).unwrap_or_default();
+        assert!(
+            said.starts_with("job web is not scaled while its deployment 0d01c0de goes on"),
+            "{said}"
+        );
+        assert!(said.ends_with("`ostler deployment fail 0d01c0de`"), "{said}");
+        assert_eq!(in_the_way("web", &all[..1]), None);
     }
 
     #[test]

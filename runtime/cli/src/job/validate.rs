@@ -44,6 +44,8 @@ struct Verdict {
 struct Checked {
     problems: Vec<ConfigProblem>,
     warnings: Vec<String>,
+    /// The configuration of some task was not checked: its driver is one that an agent may have or not.
+    partly: bool,
 }
 
 /// Say everything that is wrong with a job file.
@@ -72,9 +74,9 @@ pub(crate) async fn validate(args: &ValidateArgs, terminal: &Terminal) -> Exit {
     verdict.diagnostics.clone_from(&input.warnings().diagnostics);
     if !args.syntax_only {
         match check(args, input.job()).await {
-            Ok(Checked { problems, warnings }) => {
+            Ok(Checked { problems, warnings, partly }) => {
                 (verdict.config_problems, verdict.warnings) = (problems, warnings);
-                verdict.drivers_checked = true;
+                verdict.drivers_checked = !partly;
             }
             Err(error) => return not_checked(args, verdict, &error, terminal),
         }
@@ -109,16 +111,40 @@ async fn check(args: &ValidateArgs, job: &Job) -> Result<Checked, StartError> {
         let asked = client.put::<Validated>("/v1/validate/job", &super::request(job)).await;
         let mut checked = asked.map_err(|error| StartError::Agent(error.to_string()))?;
         let warnings = std::mem::take(&mut checked.agent_warnings);
-        return Ok(Checked { problems: super::problems(checked), warnings });
+        return Ok(Checked { problems: super::problems(checked), warnings, partly: false });
     }
     let session = Session::start_and_say(&args.agent, Fallback::Temporary).await?;
-    let (mut problems, mut warnings) =
-        (session.agent.check(job), session.agent.without_driver(job));
-    // The agent that will run the job may have switched on what every agent has: a warning says so.
-    problems.retain(|problem| !(problem.of_driver && is_of_raw_exec(job, problem)));
-    warnings.extend(session.agent.not_as_written(job));
+    let mut checked = Checked {
+        problems: session.agent.check(job),
+        warnings: session.agent.without_driver(job),
+        partly: false,
+    };
+    // Who gives the configuration says with it whether raw_exec is on.
+    if args.agent.config.is_none() {
+        checked.leave_open(job);
+    }
+    checked.warnings.extend(session.agent.not_as_written(job));
     session.end().await;
-    Ok(Checked { problems, warnings })
+    Ok(checked)
+}
+
+impl Checked {
+    /// The agent that will run the job may have switched on what every agent has: that it is off here is no problem,
+    /// and a warning says so.
+    fn leave_open(&mut self, job: &Job) {
+        let open = |problem: &ConfigProblem| problem.of_driver && is_of_raw_exec(job, problem);
+        let all = std::mem::take(&mut self.problems).into_iter();
+        let (open, problems): (Vec<_>, Vec<_>) = all.partition(open);
+        self.problems = problems;
+        self.partly = !open.is_empty();
+        self.warnings.extend(open.iter().map(|ConfigProblem { group, task, .. }| {
+            format!(
+                "group {group}, task {task}: no agent was asked, and the config of the task was not checked: \
+                 {RAW_EXEC} is off unless the agent's configuration switches it on by plugin \"{RAW_EXEC}\" {{ \
+                 enabled = true }}; --config FILE checks the job with that configuration"
+            )
+        }));
+    }
 }
 
 fn is_of_raw_exec(job: &Job, problem: &ConfigProblem) -> bool {
@@ -220,5 +246,31 @@ mod tests {
             text,
             "job.hcl is valid: job a with 1 group, 1 task and 1 allocation to place\n"
         );
+    }
+
+    #[test]
+    fn where_no_agent_is_asked_it_is_said_that_raw_exec_may_be_off() {
+        let task =
+            |name: &str, driver: &str| format!("task \"{name}\" {{\n driver = \"{driver}\"\n }}\n");
+        let tasks = task("a", RAW_EXEC) + &task("b", "docker");
+        let text = format!("job \"j\" {{\n group \"g\" {{\n {tasks} }}\n}}\n");
+        let job = ostler_jobspec::parse(text.as_bytes(), Path::new("j.hcl"), None).unwrap();
+        let problem = |task: &str| ConfigProblem {
+            group: "g".to_owned(),
+            task: task.to_owned(),
+            path: String::new(),
+            message: "no such driver".to_owned(),
+            suggestion: None,
+            of_driver: true,
+        };
+        let mut checked =
+            Checked { problems: vec![problem("a"), problem("b")], ..Checked::default() };
+        checked.leave_open(&job);
+        let left: Vec<_> = checked.problems.iter().map(|problem| problem.task.as_str()).collect();
+        assert_eq!((left, checked.partly), (vec!["b"], true));
+        let [warning] = checked.warnings.as_slice() else { panic!("{:?}", checked.warnings) };
+        let expected =
+            ["group g, task a: no agent was asked", "raw_exec is off unless", "--config FILE"];
+        assert!(expected.iter().all(|part| warning.contains(part)), "{warning}");
     }
 }

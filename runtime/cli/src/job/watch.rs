@@ -4,17 +4,19 @@
 //!   its version is deployed: the deployment decides (`deployed`)
 //!   else       every wanted allocation is complete         ─► Done
 //! Going ─┬─►   every one runs, and has for a while, or is complete ─► Runs
-//!   ▲    ├─►   none is pending, one failed                 ─► Failed
+//!   ▲    ├─►   none is pending, one failed for good        ─► Failed
 //!   │    ├─►   one was judged unhealthy                    ─► Unhealthy
 //!   │    ├─►   the rest waits for what others hold         ─► Waits
 //!   │    └─►   another version came, or a stop             ─► Overtaken
-//!   └────────  all run, not long enough                    ─► Settling
+//!   └────────  all run, not long enough; one failed, and
+//!              what comes after it is not decided (`successor`) ─► Settling
 //! ```
 //! Where the group has somebody judge (an `update` block), running is not enough: the verdict is
 //! waited for. It comes within the group's `healthy_deadline`, whatever the tasks do. Where nobody judges,
 //! what runs must go on for a while: a task that fails at once runs for a moment too.
 
 mod deployed;
+mod successor;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -30,6 +32,7 @@ use ostler_model::alloc::{AllocState, ClientStatus, DesiredStatus};
 use ostler_model::event::{EventKind, TaskEvent};
 use ostler_model::ids::{AllocId, TaskName};
 use ostler_model::job::{self, HealthCheck};
+use ostler_model::rollout::ReschedulePolicy;
 use ostler_model::saved::DeploymentStatus;
 use ostler_model::task::{ExitResult, TaskState, TaskStatus};
 use ostler_wire::{self as wire, Alloc, Deployment, Job};
@@ -39,13 +42,14 @@ use ostler_wire::{self as wire, Alloc, Deployment, Job};
 pub(super) enum Verdict {
     /// Not there yet.
     Going,
-    /// All of it runs, and it counts when it has for so much longer.
+    /// Time decides it: all of it runs, and counts when it has for so much longer; or one failed, and it is to be
+    /// looked at again then whether another takes its place.
     Settling(Duration),
     /// All of it runs, or ran to its end.
     Runs,
     /// All of it ran to its end.
     Done,
-    /// An allocation failed, and no other is on its way; none is named when it was collected.
+    /// An allocation failed for good, and no other is on its way; none is named when it was collected.
     Failed(Option<AllocId>),
     /// An allocation runs and was judged unhealthy.
     Unhealthy(AllocId),
@@ -58,8 +62,8 @@ pub(super) enum Verdict {
     },
     /// What runs of it is healthy, and waits to be accepted before the rest follows.
     Canaries,
-    /// What runs of it waits for somebody to say whether it is healthy.
-    ByHand,
+    /// What runs of it waits for somebody to say to this deployment whether it is healthy.
+    ByHand(String),
     /// What is left does not fit until something of others becomes free.
     Waits,
     /// Somebody changed the job meanwhile.
@@ -86,12 +90,18 @@ pub(super) struct Watch {
     judged: BTreeSet<String>,
     /// Groups of whose allocations somebody says whether they are healthy.
     by_hand: BTreeSet<String>,
-    /// Groups whose failed allocations get no successors.
-    last: BTreeSet<String>,
+    /// By group: when what failed gets a successor.
+    reschedule: BTreeMap<String, ReschedulePolicy>,
     /// How long what nobody judges must run.
     settle: Duration,
     /// Since when allocations run as they do now.
     steady: BTreeMap<AllocId, Steady>,
+    /// Since when nothing runs of those that failed.
+    ended: BTreeMap<AllocId, Duration>,
+    /// Those whose successor was told of.
+    followed: BTreeSet<AllocId>,
+    /// Those that were there before this registration.
+    before: BTreeSet<AllocId>,
     looked: bool,
     labels: BTreeMap<String, Labels>,
     seen: BTreeMap<AllocId, Seen>,
@@ -119,14 +129,18 @@ impl Watch {
             groups.map(|group| group.name.to_string()).collect::<BTreeSet<_>>()
         };
         let check = |group: &job::TaskGroup| group.health.map(|policy| policy.check);
+        let reschedule = job.groups.iter().map(|group| (group.name.to_string(), group.reschedule));
         Self {
             version,
             placed,
             judged: named(&|group| check(group).is_some_and(|check| check != HealthCheck::Manual)),
             by_hand: named(&|group| check(group) == Some(HealthCheck::Manual)),
-            last: named(&|group| !group.reschedule.is_enabled()),
+            reschedule: reschedule.collect(),
             settle,
             steady: BTreeMap::new(),
+            ended: BTreeMap::new(),
+            followed: BTreeSet::new(),
+            before: BTreeSet::new(),
             looked: false,
             labels: labels(job),
             seen: BTreeMap::new(),
@@ -144,10 +158,16 @@ impl Watch {
                 news.push(Report::Progress { message: self.waits_for.clone() });
             }
         }
+        if !self.looked {
+            let others = looked.allocs.iter().filter(|alloc| !self.placed.contains(&alloc.id));
+            self.before = others.map(|alloc| alloc.id).collect();
+        }
         let wanted: Vec<&Alloc> = looked.allocs.iter().filter(|alloc| self.wanted(alloc)).collect();
         for alloc in &wanted {
             news.extend(self.news(alloc));
             self.note_steady(alloc, looked.now);
+            self.note_ended(alloc, looked.now);
+            news.extend(self.follows(alloc, looked.now));
         }
         self.looked = true;
         let own = looked.deployments.iter().find(|one| self.brings(one, job));
@@ -171,7 +191,7 @@ impl Watch {
         let seen = self.seen.entry(alloc.id).or_insert_with(|| {
             let labels = self.labels.get(&*alloc.name).cloned().unwrap_or_default();
             let seen = Seen::new(alloc.into(), labels);
-            if self.placed.contains(&alloc.id) { seen } else { seen.since(&state) }
+            if self.before.contains(&alloc.id) { seen.since(&state) } else { seen }
         });
         seen.update(&state)
     }
@@ -184,7 +204,7 @@ impl Watch {
         let tasks = alloc.task_states.values();
         let last = |task: &wire::TaskState| task.last_restart.as_deref().map(str::to_owned);
         let tasks: Vec<_> = tasks.map(|task| (task.state, task.restarts, last(task))).collect();
-        let before = !self.looked && !self.placed.contains(&alloc.id);
+        let before = !self.looked && self.before.contains(&alloc.id);
         let since = if before { None } else { Some(now) };
         let known =
             self.steady.entry(alloc.id).or_insert_with(|| Steady { tasks: tasks.clone(), since });
@@ -243,7 +263,7 @@ impl Watch {
         let good = wanted.iter().filter(|alloc| self.good(alloc)).count();
         // Those that were collected did their work.
         let good = u64::try_from(good).unwrap_or(0).saturating_add(counted.complete);
-        let failed = wanted.iter().find(|alloc| alloc.client_status == ClientStatus::Failed);
+        let failed = self.failed_for_good(wanted, looked.now);
         let one_failed = failed.is_some() || counted.failed > 0;
         let unhealthy = |alloc: &&&Alloc| self.judges(alloc) && alloc.healthy() == Some(false);
         let unhealthy = wanted.iter().find(unhealthy);
@@ -262,7 +282,9 @@ impl Watch {
                 None if counted.waiting > 0 && good.saturating_add(counted.waiting) >= places => {
                     Verdict::Waits
                 }
-                None => Verdict::Going,
+                None => {
+                    self.undecided(wanted, looked.now).map_or(Verdict::Going, Verdict::Settling)
+                }
             },
         }
     }

@@ -4,7 +4,7 @@
 //!   successful ─► Runs          running ─┬─► all that shall is healthy, and canaries wait ─► Canaries
 //!   failed ─────► GivenUp       paused ──┤   what runs waits for somebody's verdict       ─► ByHand
 //!   cancelled ──► Overtaken              ├─► the rest waits for what others hold          ─► Waits
-//!                                        ├─► one failed, nothing comes after it           ─► Failed
+//!                                        ├─► one failed for good                          ─► Failed
 //!                                        └─► Going
 //! ```
 //! What fails meanwhile gets successors; so one failure is not the end, unless nothing can come after it.
@@ -63,11 +63,8 @@ impl Watch {
         }
         let pending = Self::with(wanted, ClientStatus::Pending) > 0;
         let reverts = deployment.task_groups.values().any(|group| group.auto_revert);
-        let last = |alloc: &&&Alloc| {
-            alloc.client_status == ClientStatus::Failed && self.last.contains(&*alloc.task_group)
-        };
         if !pending && !reverts {
-            if let Some(failed) = wanted.iter().find(last) {
+            if let Some(failed) = self.failed_for_good(wanted, looked.now) {
                 return Verdict::Failed(Some(failed.id));
             }
             // Collected, which nothing is that gets a successor.
@@ -83,7 +80,7 @@ impl Watch {
         let (unsaid, others): (Vec<&&Alloc>, Vec<_>) = wanted.iter().partition(unsaid);
         let settled = unsaid.iter().all(|alloc| self.unsettled(alloc, looked.now).is_zero());
         match others.iter().all(|alloc| self.good(alloc)) {
-            true if !unsaid.is_empty() && settled => Verdict::ByHand,
+            true if !unsaid.is_empty() && settled => Verdict::ByHand(deployment.id.to_string()),
             true if !unsaid.is_empty() => {
                 let left = unsaid.iter().map(|alloc| self.unsettled(alloc, looked.now));
                 Verdict::Settling(left.max().unwrap_or_default())

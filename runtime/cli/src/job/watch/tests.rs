@@ -8,6 +8,7 @@ use super::super::super::human::human;
 use super::super::super::report::Rendered;
 use super::super::super::terminal::Terminal;
 use super::*;
+use ostler_model::time::Timestamp;
 
 const SETTLE: Duration = Duration::from_secs(5);
 const A: &str = "0f01c0de-0000-4000-8000-000000000001";
@@ -43,6 +44,16 @@ job "j" {
     reschedule {
       attempts  = 0
       unlimited = false
+    }
+    task "t" { driver = "mock" }
+  }
+  group "once" {
+    reschedule {
+      attempts       = 1
+      interval       = "24h"
+      delay          = "5s"
+      delay_function = "constant"
+      unlimited      = false
     }
     task "t" { driver = "mock" }
   }
@@ -84,7 +95,9 @@ fn where_somebody_judges_running_is_not_enough() {
     let unhealthy = || judged(A, "running", Some(false));
     assert_eq!(verdict(unhealthy(), plain()), Verdict::Unhealthy(A.parse().unwrap()));
     assert_eq!(verdict(unhealthy(), alloc(B, "failed", &[])), failed(B));
-    assert_eq!(verdict(judged(A, "failed", Some(false)), plain()), failed(A));
+    let mut last = judged(A, "failed", Some(false));
+    last["TaskGroup"] = json!("last");
+    assert_eq!(verdict(last, plain()), failed(A));
 }
 
 /// What is seen at once, and again when what runs has done so for long enough.
@@ -322,6 +335,81 @@ fn a_deployment_of_which_nothing_comes_after_a_failure_is_over() {
     assert_eq!(ended(true, "last"), Verdict::Going, "an earlier version comes back");
 }
 
+/// Of a group whose failed allocations get one successor.
+fn once(id: &str, status: &str, more: Value) -> Value {
+    let mut alloc = alloc(id, status, &[]);
+    alloc["TaskGroup"] = json!("once");
+    alloc["TaskStates"]["t"] = json!({"State": "dead", "FinishedAt": "2026-01-02T03:04:05Z"});
+    for (key, value) in more.as_object().unwrap() {
+        alloc[key] = value.clone();
+    }
+    alloc
+}
+
+/// What a successor has on record of the one before it.
+fn after(failed: &str) -> Value {
+    let time = Timestamp::parse("2026-01-02T03:04:00Z").unwrap().nanos();
+    let event = json!({"RescheduleTime": time, "PrevAllocID": failed, "Delay": 5_000_000_000_u64});
+    json!({"RescheduleTracker": {"Events": [event]}})
+}
+
+#[test]
+fn what_failed_is_no_end_before_its_successors_have_failed_too() {
+    let (mut watch, job) = (watch(&[A]), job(3, 1));
+    let mut at = |seconds: u64, allocs: &[Value]| {
+        look_at(&mut watch, &job, allocs, &[], Duration::from_secs(seconds))
+    };
+    let again = Verdict::Settling(Duration::from_secs(1));
+    at(0, &[once(A, "running", json!({}))]);
+    assert_eq!(at(10, &[once(A, "failed", json!({}))]).1, again, "nobody has decided it yet");
+    let comes = json!({"FollowupEvalID": "0e"});
+    let (news, verdict) = at(11, &[once(A, "failed", comes.clone())]);
+    let expected =
+        "another allocation is to take the place of 0f01c0de; `ostler explain 0f01c0de` says when";
+    assert_eq!((news, verdict), (vec![expected.to_owned()], Verdict::Going));
+    assert_eq!(at(60, &[once(A, "failed", comes)]), (Vec::new(), Verdict::Going), "told once");
+    let left = || once(A, "failed", json!({"DesiredStatus": "stop"}));
+    let (news, verdict) = at(61, &[left(), once(B, "pending", after(A))]);
+    assert_eq!(news, ["placed j.g[0] as allocation 0f02c0de, in place of 0f01c0de that failed"]);
+    assert_eq!(verdict, Verdict::Going);
+    assert_eq!(at(62, &[left(), once(B, "failed", after(A))]).1, failed(B), "that was all");
+}
+
+#[test]
+fn a_successor_that_did_the_work_makes_the_job_complete() {
+    let (mut watch, job) = (watch(&[A]), job(3, 1));
+    let mut at = |allocs: &[Value]| look_at(&mut watch, &job, allocs, &[], SETTLE).1;
+    at(&[once(A, "failed", json!({}))]);
+    let left = once(A, "failed", json!({"DesiredStatus": "stop"}));
+    assert_eq!(at(&[left, once(B, "complete", after(A))]), Verdict::Done);
+}
+
+#[test]
+fn of_what_the_agent_never_says_whether_it_is_followed_it_is_not_waited_for_ever() {
+    let (mut watch, job) = (watch(&[A]), job(3, 1));
+    let mut at = |seconds: u64, state: &str| {
+        let mut one = once(A, "failed", json!({}));
+        one["TaskStates"]["t"]["State"] = json!(state);
+        look_at(&mut watch, &job, &[one], &[], Duration::from_secs(seconds)).1
+    };
+    let again = Verdict::Settling(Duration::from_secs(1));
+    assert_eq!(at(0, "running"), again);
+    assert_eq!(at(600, "running"), again, "it is not over");
+    assert_eq!(at(601, "dead"), again);
+    assert_eq!(at(630, "dead"), again);
+    assert_eq!(at(631, "dead"), failed(A));
+}
+
+#[test]
+fn a_deployment_of_which_the_last_attempt_failed_is_over() {
+    let verdict = |alloc: Value| {
+        let group = json!({ "DesiredTotal": 1 });
+        of_deployment("running", group, &[alloc]).1
+    };
+    assert_eq!(verdict(once(A, "failed", json!({}))), Verdict::Going);
+    assert_eq!(verdict(once(B, "failed", after(A))), failed(B));
+}
+
 #[test]
 fn canaries_wait_for_somebody_also_where_they_are_as_many_as_the_count() {
     let group = |canaries: u64, healthy: u64, promoted: bool, auto: bool| {
@@ -367,7 +455,8 @@ fn health_that_somebody_says_is_not_waited_for() {
         look_at(&mut watch, &job, std::slice::from_ref(&one), &all, now).1
     };
     assert_eq!(at(10), Verdict::Settling(SETTLE));
-    assert_eq!(at(15), Verdict::ByHand);
+    let of = "0d010000-0000-4000-8000-000000000001".to_owned();
+    assert_eq!(at(15), Verdict::ByHand(of));
 }
 
 #[test]
