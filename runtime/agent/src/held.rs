@@ -17,7 +17,7 @@ pub mod alive;
 pub mod decide;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, MutexGuard, PoisonError};
 
 use serde::{Deserialize, Serialize};
@@ -30,10 +30,11 @@ use ostler_control::held::{Held, HeldPlace};
 use ostler_control::recorded::{KnownAlloc, Recorded};
 use ostler_lifecycle::task::handle::RunRecord;
 use ostler_model::clock;
-use ostler_model::ids::{AllocId, RunId};
+use ostler_model::ids::{AllocId, JobId, RunId};
 use ostler_model::limits::{HELD_RUN_POLL, KILL_GRACE};
 use ostler_model::ports::RunNote;
 use ostler_model::time::Timestamp;
+use ostler_model::words::shell_word;
 use ostler_process::identity;
 use ostler_process::live::{self, LiveRun, RunPlace};
 use ostler_state::Age;
@@ -79,9 +80,13 @@ impl HeldRun {
             Alive::Native(run) => (Some(run.supervisor.pid), None, Some(run.identity.pid)),
             Alive::Wasm(run) => (None, Some(run.worker.pid), None),
         };
-        let elsewhere = run.elsewhere().map_or_else(String::new, |dir| format!(" ({dir})"));
+        let own = format!("ostler state end-run {name} --data-dir {}", data_dir.display());
+        let (reason, end_with) = match run.is_elsewhere() {
+            true => of_other(place.map(|place| &place.job), run.works_for(), reason, own),
+            false => (reason, own),
+        };
         Self {
-            end_with: format!("ostler state end-run {name} --data-dir {}", data_dir.display()),
+            end_with,
             name,
             supervisor,
             worker,
@@ -92,9 +97,41 @@ impl HeldRun {
             group: place.map(|place| place.group.to_string()),
             index: place.map(|place| place.index),
             task: place.map(|place| place.task.to_string()),
-            reason: reason + &elsewhere,
+            reason,
         }
     }
+}
+
+/// Why a run of another data directory is left alone, and the command that ends it: its job's own agent does, which
+/// is not to lose a task because its directory was copied. A directory that is gone has no agent.
+fn of_other(
+    job: Option<&JobId>,
+    dir: Option<PathBuf>,
+    reason: String,
+    own: String,
+) -> (String, String) {
+    if let Some(gone) = dir.as_ref().filter(|dir| !dir.is_dir()) {
+        return (format!("{reason} ({}, which is gone)", gone.display()), own);
+    }
+    let known = dir.map(|dir| shell_word(&dir.display().to_string()));
+    let (which, at) = match &known {
+        Some(dir) => (format!("data directory {dir}"), dir.as_str()),
+        None => ("another data directory".to_owned(), "DIR"),
+    };
+    let (job, namespace) = match job {
+        Some(job) => {
+            let namespace = job.namespace();
+            let named = format!(" --namespace {}", shell_word(namespace));
+            let default = namespace == ostler_model::ids::NAMESPACE;
+            (shell_word(job.as_str()), if default { String::new() } else { named })
+        }
+        None => ("JOB".to_owned(), String::new()),
+    };
+    let reason = format!(
+        "it is a task of the agent of {which}, of which this one is a copy: this agent leaves it alone, and needs a \
+         data directory of its own"
+    );
+    (reason, format!("ostler job stop {job}{namespace} --data-dir {at}"))
 }
 
 impl std::fmt::Display for HeldRun {
@@ -238,9 +275,9 @@ impl LiveRuns {
         for (run, why) in &self.held {
             let held = HeldRun::of(run, why.to_string(), data_dir);
             said.push(format!(
-                "a run is alive and held back ({held}): {why}; nothing is started in its place \
+                "a run is alive and held back ({held}): {}; nothing is started in its place \
                  until it ends: end it with `{}`",
-                held.end_with
+                held.reason, held.end_with
             ));
         }
         said
@@ -469,5 +506,34 @@ impl AgentHandle {
         }
         tracing::info!(name, "a run that was held back has ended");
         self.0.control.run_ended(name).await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "tests")]
+
+    use super::*;
+
+    #[test]
+    fn a_task_of_another_agent_is_left_to_that_agent() {
+        let told = |job: &JobId, dir: Option<&str>| {
+            let own = "ostler state end-run 7 --data-dir /copy".to_owned();
+            of_other(Some(job), dir.map(PathBuf::from), "it works elsewhere".to_owned(), own)
+        };
+        let web = JobId::new("web").unwrap();
+        let (reason, end_with) = told(&web, Some("/"));
+        assert!(reason.starts_with("it is a task of the agent of data directory /,"), "{reason}");
+        assert!(reason.contains("needs a data directory of its own"), "{reason}");
+        assert_eq!(end_with, "ostler job stop web --data-dir /");
+        let (reason, end_with) = told(&web, None);
+        assert!(reason.contains("the agent of another data directory"), "{reason}");
+        assert_eq!(end_with, "ostler job stop web --data-dir DIR");
+        let team = JobId::from_qualified(web.qualified().replace("web", "team web")).unwrap();
+        let (_, end_with) = told(&team, Some("/"));
+        assert_eq!(end_with, "ostler job stop web --namespace team --data-dir /");
+        let (reason, end_with) = told(&web, Some("/there/is/none"));
+        assert!(reason.contains("/there/is/none, which is gone"), "{reason}");
+        assert_eq!(end_with, "ostler state end-run 7 --data-dir /copy");
     }
 }

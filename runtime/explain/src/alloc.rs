@@ -17,7 +17,7 @@ use ostler_wire::{Alloc, CheckStatus, TaskEvent};
 use serde::Deserialize;
 
 use crate::alloc_happened::happened;
-use crate::alloc_task::{Task, is};
+use crate::alloc_task::{Task, is, often_failed};
 use crate::commands;
 use crate::exit::{End, Told};
 use crate::waiting;
@@ -42,9 +42,9 @@ pub struct AllocHistory<'a> {
 }
 
 impl<'a> AllocHistory<'a> {
-    /// The checks that do not pass.
+    /// The checks that answered and do not pass.
     pub(crate) fn failing(&self) -> impl Iterator<Item = &CheckStatus<'a>> {
-        self.checks.values().filter(|check| check.status == "failure")
+        self.checks.values().filter(|check| matches!(&*check.status, "failure" | "warning"))
     }
 }
 
@@ -195,22 +195,7 @@ fn successor(
             said.push("another allocation is to take its place later".to_owned())
         }
         (None, None) if alloc.desired_status == DesiredStatus::Run => {
-            said.push("nothing is to take its place".to_owned());
-            let told_of = Told { file: record.file.as_deref(), ..Told::default() };
-            let ways = [told_of.run_again(), told_of.run_corrected()];
-            if !told.next.iter().any(|next| ways.iter().any(|way| next.contains(way))) {
-                told.advise(match told_of.file {
-                    None => format!(
-                        "run the job again, corrected or as it is: {}",
-                        commands::run_again()
-                    ),
-                    Some(_) => told_of.run_again(),
-                });
-            }
-            told.advise(format!(
-                "reschedule in group {} says whether and when another takes its place by itself",
-                alloc.task_group
-            ));
+            no_successor(record, said, told);
         }
         (None, None) => {}
     }
@@ -221,6 +206,48 @@ fn successor(
         1 => said.push("one before it in its place had failed too".to_owned()),
         many => said.push(format!("{many} before it in its place had failed too")),
     }
+}
+
+/// Nothing follows in its place: its deployment found it unhealthy, or its job says so.
+fn no_successor(record: &AllocHistory<'_>, said: &mut Vec<String>, told: &mut Explanation) {
+    let alloc = &record.alloc;
+    let deployment = alloc.deployment_id.as_deref().filter(|id| !id.is_empty());
+    let told_of = Told { file: record.file.as_deref(), ..Told::default() };
+    if let Some(id) = deployment.filter(|_| alloc.healthy() == Some(false)) {
+        let short = id.get(..8).unwrap_or(id);
+        said.push(format!(
+            "nothing is to take its place: it was judged unhealthy in deployment {short}, and one that fails fills \
+             no place again, whatever reschedule in group {} says",
+            alloc.task_group
+        ));
+        let corrected = told_of.run_corrected();
+        told.advise(match alloc.version().checked_sub(1) {
+            None => format!("correct the job, and {corrected}"),
+            Some(_) => format!("correct the new version, and {corrected}"),
+        });
+        if let Some(before) = alloc.version().checked_sub(1) {
+            told.advise(format!(
+                "go back to the version before it: {}",
+                commands::revert(&alloc.job_id, &before.to_string())
+            ));
+        }
+        told.advise(format!("{} says how its deployment went", commands::explain(&alloc.job_id)));
+        return;
+    }
+    said.push("nothing is to take its place".to_owned());
+    let ways = [told_of.run_again(), told_of.run_corrected()];
+    if !told.next.iter().any(|next| ways.iter().any(|way| next.contains(way))) {
+        told.advise(match told_of.file {
+            None => {
+                format!("run the job again, corrected or as it is: {}", commands::run_again())
+            }
+            Some(_) => told_of.run_again(),
+        });
+    }
+    told.advise(format!(
+        "reschedule in group {} says whether and when another takes its place by itself",
+        alloc.task_group
+    ));
 }
 
 fn pending(alloc: &Alloc<'_>, tasks: &[Task<'_>], now: Timestamp, told: &mut Explanation) -> Said {
@@ -325,6 +352,20 @@ fn asked_by<'t, 'a>(
     })
 }
 
+/// What a check answered, in a line: of a command how it ended and what it said last, of others their first line.
+fn answer(output: &str) -> String {
+    let lines = |text: &str| -> Vec<String> {
+        let lines = text.lines().map(str::trim).filter(|line| !line.is_empty());
+        lines.map(str::to_owned).collect()
+    };
+    let script = output.split_once(": ").filter(|(code, _)| code.starts_with("exit code "));
+    let (code, last) = match script {
+        Some((code, said)) => (code, lines(said).pop()),
+        None => return lines(output).into_iter().next().unwrap_or_default(),
+    };
+    last.map_or_else(|| code.to_owned(), |last| format!("{code}: {last}"))
+}
+
 /// The checks that do not pass.
 fn checks(
     record: &AllocHistory<'_>,
@@ -333,8 +374,9 @@ fn checks(
     told: &mut Explanation,
 ) {
     for check in record.failing() {
-        let output = check.output.lines().next().unwrap_or_default();
-        said.push(format!("check {} of service {} fails: {output}", check.check, check.service));
+        let how = if check.status == "warning" { "warns" } else { "fails" };
+        let answer = answer(&check.output);
+        said.push(format!("check {} of service {} {how}: {answer}", check.check, check.service));
         for task in asked_by(check, tasks).take(TASKS_MAX) {
             let logs = commands::task_errors(task.told.alloc, task.told.task);
             told.advise(format!("look why it does not answer as the check wants: {logs}"));
@@ -349,6 +391,13 @@ fn restarted(task: &Task<'_>, said: &mut Vec<String>, told: &mut Explanation) {
         return;
     }
     let counted = if times == 1 { "once".to_owned() } else { format!("{times} times") };
+    if let Some((check, end)) = task.last_end_by_check() {
+        end.next.into_iter().for_each(|next| told.advise(next));
+        let last = if times == 1 { "" } else { "the last time " };
+        let why = often_failed(check);
+        said.push(format!("task {name} was restarted {counted}, {last}because {why}"));
+        return;
+    }
     // The last end is that of the run before the one that goes on.
     let text = match task.last_end() {
         Some((_, end)) => {

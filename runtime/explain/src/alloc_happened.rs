@@ -5,6 +5,7 @@
 //!                                                   └ what the record has no more of is said before them
 //! ```
 
+use ostler_model::alloc::DesiredStatus;
 use ostler_model::time::Timestamp;
 use ostler_model::words::counted;
 use ostler_wire::Alloc;
@@ -20,10 +21,7 @@ const HAPPENED_MAX: usize = 24;
 pub(crate) fn happened(alloc: &Alloc<'_>, tasks: &[Task<'_>], told: &mut Explanation) {
     let mut all: Vec<(Timestamp, String)> = Vec::new();
     if alloc.create_time != Timestamp::default() {
-        all.push((
-            alloc.create_time,
-            format!("placed, with version {} of the job", alloc.version()),
-        ));
+        all.push((alloc.create_time, placed(alloc)));
     }
     for task in tasks {
         let phrases = task.events().iter().enumerate();
@@ -48,6 +46,22 @@ pub(crate) fn happened(alloc: &Alloc<'_>, tasks: &[Task<'_>], told: &mut Explana
         lines.insert(place, Happened { at, times: 1, text });
     }
     told.happened.extend(lines);
+}
+
+/// That it was placed. With which version is not on record where it was changed since: an update in place has it
+/// go on as another.
+fn placed(alloc: &Alloc<'_>) -> String {
+    let version = alloc.version();
+    let changed = alloc.alloc_modify_index.is_some_and(|index| index > alloc.create_index);
+    match (version > 0 && changed, alloc.desired_status) {
+        (false, _) => format!("placed, with version {version} of the job"),
+        (true, DesiredStatus::Run) => {
+            format!(
+                "placed, and changed in place since; it goes on as version {version} of the job"
+            )
+        }
+        (true, DesiredStatus::Stop) => "placed".to_owned(),
+    }
 }
 
 /// How many events of a task are not on record any more, and until when; none where all are.

@@ -103,6 +103,43 @@ impl<'a> Task<'a> {
         Some((event.time, self.end_at(at)))
     }
 
+    /// The check that had the run of an event `Terminated` restarted, where one had.
+    fn check_before(&self, at: usize) -> Option<&'a str> {
+        let run = self.events().get(..at)?.iter().rev();
+        let mut run = run.take_while(|event| !is(event, EventKind::Started));
+        let order = run.find(|event| is(event, EventKind::RestartSignaled))?;
+        let named = order.display_message.trim().strip_prefix("healthcheck: check ")?;
+        Some(named.strip_suffix(" unhealthy")?.trim_matches('"'))
+    }
+
+    /// How its last run ended, where a check had it restarted, and which.
+    pub fn last_end_by_check(&self) -> Option<(&'a str, End)> {
+        let at = self.events().iter().rposition(|event| is(event, EventKind::Terminated))?;
+        Some((self.check_before(at)?, self.end_of_check(at)?))
+    }
+
+    /// That it was told to restart is what a run ended of, however it ended then: a check failed too often.
+    fn end_of_check(&self, at: usize) -> Option<End> {
+        let check = self.check_before(at)?;
+        // One that ended of something else in the meantime says of what.
+        let own = self.end_at(at);
+        if own.trouble {
+            return None;
+        }
+        let Told { alloc, task, .. } = self.told;
+        let next = vec![
+            format!(
+                "look why it does not answer as the check wants: {}",
+                crate::commands::task_errors(alloc, task)
+            ),
+            format!(
+                "if it needs longer to be well, raise grace or limit in check_restart of check {check}"
+            ),
+        ];
+        let text = format!("was told to restart, because {}", often_failed(check));
+        Some(End { text, next, trouble: true })
+    }
+
     /// What it failed of: when, and how.
     pub fn failure(&self) -> Option<(Timestamp, End)> {
         let kinds: Vec<_> =
@@ -110,7 +147,7 @@ impl<'a> Task<'a> {
         let at = ostler_model::event::says_why(&kinds)?;
         let event = self.events().get(at)?;
         let end = if is(event, EventKind::Terminated) {
-            self.end_at(at)
+            self.end_of_check(at).unwrap_or_else(|| self.end_at(at))
         } else if NOT_STARTED.iter().any(|kind| is(event, *kind)) {
             exit::not_started(self.told, event)
         } else {
@@ -278,6 +315,11 @@ impl<'a> Task<'a> {
         }
         Some(format!("task {name}: {}", if message.is_empty() { &event.kind } else { message }))
     }
+}
+
+/// Why a check restarts what it asks.
+pub(crate) fn often_failed(check: &str) -> String {
+    format!("check {check} failed as often in a row as limit in its check_restart allows")
 }
 
 fn because(text: &str, why: &str) -> String {

@@ -1,5 +1,7 @@
 //! Why a place of a job is empty, and what would fill it.
 
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -44,14 +46,24 @@ impl BlockedProblem {
         self.data.pointer(path).and_then(Value::as_u64).unwrap_or(0)
     }
 
-    /// What would change it; `job` names the jobs of allocations, where they are known.
-    pub(crate) fn next(&self, job_of: &dyn Fn(&str) -> Option<String>) -> Vec<String> {
+    /// What it is, in words. A plugin that is loaded and finds nothing is a reason of its own.
+    pub(crate) fn because(&self) -> String {
+        let text = self.text.replace('\n', " ");
+        let silent = self.silent_plugins().into_iter().map(|(name, why)| match why {
+            "" => format!("; plugin {name} is loaded and finds no device"),
+            why => format!("; plugin {name} is loaded and finds no device: {why}"),
+        });
+        std::iter::once(text).chain(silent).collect()
+    }
+
+    /// What would change it.
+    pub(crate) fn next(&self, holders: &Holders<'_>) -> Vec<String> {
         let one = |text: String| vec![text];
         let task = self.text_of("/task");
         match self.kind.as_str() {
             "resource" => self.resource(),
-            "port" => self.port(job_of),
-            "device" => self.device(job_of),
+            "port" => self.port(holders),
+            "device" => self.device(holders),
             "device_held" | "cores" => one(format!(
                 "stop a job whose allocation holds what it asks for, or let task {task} ask for fewer"
             )),
@@ -78,7 +90,7 @@ impl BlockedProblem {
                 let actual = self.text_of("/actual");
                 one(format!("datacenters = [\"{actual}\"] in the job"))
             }
-            "held_back" => one(format!("{}, or wait for its end", self.text_of("/end_with"))),
+            "held_back" => self.held_back(),
             "too_many_tasks" => one("lower count, or split the job".to_owned()),
             _ => Vec::new(),
         }
@@ -110,7 +122,21 @@ impl BlockedProblem {
         ]
     }
 
-    fn port(&self, job_of: &dyn Fn(&str) -> Option<String>) -> Vec<String> {
+    /// A run of this agent's own is ended, one of another agent is left to that one.
+    fn held_back(&self) -> Vec<String> {
+        let end = self.text_of("/end_with");
+        match end.contains(" state end-run ") {
+            true => vec![format!("`{end}` ends what runs, or wait for its end")],
+            false => vec![
+                "start this agent with a data directory of its own (--data-dir): what runs belongs to the agent \
+                 whose directory this one is a copy of, and is not to be ended from here"
+                    .to_owned(),
+                format!("`{end}` ends the job at that agent, where it is not wanted there; or wait for its end"),
+            ],
+        }
+    }
+
+    fn port(&self, holders: &Holders<'_>) -> Vec<String> {
         let taken = self.data.pointer("/error/Taken");
         let label =
             self.data.pointer("/error/Taken/label").or(self.data.pointer("/error/InUse/label"));
@@ -118,7 +144,15 @@ impl BlockedProblem {
         let dynamic = format!("leave static out of port \"{label}\": it then gets a free one");
         if let Some(taken) = taken {
             let holder = taken.pointer("/holder/alloc").and_then(Value::as_str);
-            let stop = holder.map(|id| stop_holder(id, job_of));
+            let port = taken.pointer("/port").and_then(Value::as_u64).unwrap_or(0);
+            let stop = holder.map(|id| match holders.is_own(id) {
+                true => format!(
+                    "the job's own allocation {} has port {port}, which there is once on a node: set count = 1 in \
+                     the group, or another static port where that one is of another group",
+                    short(id)
+                ),
+                false => holders.stop(id),
+            });
             return stop.into_iter().chain([dynamic]).collect();
         }
         if let Some(port) = self.data.pointer("/error/InUse/port").and_then(Value::as_u64) {
@@ -149,11 +183,12 @@ impl BlockedProblem {
         next
     }
 
-    fn device(&self, job_of: &dyn Fn(&str) -> Option<String>) -> Vec<String> {
+    fn device(&self, holders: &Holders<'_>) -> Vec<String> {
         let request = self.text_of("/refusal/request");
         let count = self.number("/refusal/count");
         let candidates = self.data.pointer("/refusal/candidates").and_then(Value::as_array);
         let mut next = Vec::new();
+        let mut ill = Ill::default();
         let mut offered = false;
         for candidate in candidates.into_iter().flatten() {
             let Some(why) = candidate.pointer("/why") else { continue };
@@ -163,37 +198,50 @@ impl BlockedProblem {
             let missing = count.saturating_sub(number("/free"));
             let held =
                 few.pointer("/held").and_then(Value::as_array).map_or(&[][..], Vec::as_slice);
-            let mut holders: Vec<String> = held
+            let mut names: Vec<String> = held
                 .iter()
-                .filter_map(|held| {
-                    Some(holder_name(held.pointer("/holder/alloc")?.as_str()?, job_of))
-                })
+                .filter_map(|held| Some(holders.name(held.pointer("/holder/alloc")?.as_str()?)))
                 .collect();
-            holders.dedup();
-            holders.truncate(HOLDERS_MAX);
-            if number("/healthy") >= count && !holders.is_empty() {
+            names.dedup();
+            names.truncate(HOLDERS_MAX);
+            if number("/healthy") >= count && !names.is_empty() {
                 next.push(format!(
                     "free {missing} of {request}: held by {}",
-                    crate::words::list(&holders)
+                    crate::words::list(&names)
                 ));
             }
-            let ill = few.pointer("/unhealthy").and_then(Value::as_array);
-            next.extend(ill.into_iter().flatten().filter_map(|one| {
-                let (id, why) = (one.get(0)?.as_str()?, one.get(1)?.as_str()?);
-                Some(format!("mend device {id}: {why}"))
-            }));
+            ill.add(candidate, few);
             if number("/healthy") < count && number("/healthy") > 0 {
-                next.push(format!("ask for {} of {request} or fewer", number("/healthy")));
+                ill.fewer.push(format!("ask for {} of {request} or fewer", number("/healthy")));
             }
         }
+        next.extend(ill.next());
         if !offered {
-            next.push(format!(
-                "load a device plugin that offers {request}, or ask for a device that is there ({})",
-                commands::devices()
-            ));
+            let silent = self.silent_plugins();
+            let ways = silent.iter().map(|(name, _)| {
+                format!("{} says what plugin {name} lacks", commands::explain_plugin(name))
+            });
+            next.extend(ways);
+            let devices = commands::devices();
+            next.push(match silent.is_empty() {
+                true => format!(
+                    "load a device plugin that offers {request}, or ask for a device that is there ({devices})"
+                ),
+                false => format!("ask for a device that is there ({devices})"),
+            });
         }
         next.extend(self.refused_plugins());
         next
+    }
+
+    /// Device plugins that are loaded, find nothing and may be the ones that were meant, each with its reason.
+    fn silent_plugins(&self) -> Vec<(&str, &str)> {
+        let silent = self.data.pointer("/silent").and_then(Value::as_object);
+        let request = self.text_of("/refusal/request");
+        let all = silent.into_iter().flatten();
+        all.filter(|(name, _)| name_fits(name, request))
+            .map(|(name, why)| (name.as_str(), why.as_str().unwrap_or_default()))
+            .collect()
     }
 
     /// Where to look for each plugin that is there and refused.
@@ -206,23 +254,99 @@ impl BlockedProblem {
     }
 }
 
-/// What frees that which an allocation holds. In the place of one that is stopped alone its job puts another.
-fn stop_holder(id: &str, job_of: &dyn Fn(&str) -> Option<String>) -> String {
-    let short = id.get(..8).unwrap_or(id);
-    match job_of(id) {
-        Some(job) => format!(
-            "{} stops the job whose allocation {short} has it; one that is stopped alone gets a successor",
-            commands::stop_job(&job)
-        ),
-        None => format!("{} stops the allocation that has it", commands::stop_alloc(short)),
+/// Does the name of a plugin fit a request for devices, `nvidia` one for `nvidia/gpu`? One that finds nothing
+/// says nothing of the vendor of its devices. A type alone is of any vendor.
+fn name_fits(plugin: &str, request: &str) -> bool {
+    let words = |text: &str| -> Vec<String> {
+        let words = text.split(|c: char| !c.is_ascii_alphanumeric());
+        words.filter(|word| !word.is_empty()).map(str::to_ascii_lowercase).collect()
+    };
+    let (plugin, wanted) = (words(plugin), words(request));
+    !request.contains('/') || plugin.iter().any(|word| wanted.contains(word))
+}
+
+/// Instances that are not healthy, by what ails them: one that many share is advised on once.
+#[derive(Default)]
+struct Ill<'a> {
+    /// The plugin, where it is known, the reason, and the instances.
+    by_reason: Vec<(&'a str, &'a str, Vec<&'a str>)>,
+    /// What can be asked for in the meantime.
+    fewer: Vec<String>,
+}
+
+impl<'a> Ill<'a> {
+    fn add(&mut self, candidate: &'a Value, few: &'a Value) {
+        let plugin = candidate.pointer("/plugin").and_then(Value::as_str).unwrap_or_default();
+        let all = few.pointer("/unhealthy").and_then(Value::as_array);
+        for one in all.into_iter().flatten() {
+            let part = |at: usize| one.get(at).and_then(Value::as_str);
+            let (Some(id), Some(why)) = (part(0), part(1)) else { continue };
+            let known =
+                self.by_reason.iter_mut().find(|(of, known, _)| (*of, *known) == (plugin, why));
+            match known {
+                Some((_, _, ids)) => ids.push(id),
+                None => self.by_reason.push((plugin, why, vec![id])),
+            }
+        }
+    }
+
+    fn next(self) -> Vec<String> {
+        let told = self.by_reason.into_iter().map(|(plugin, why, ids)| {
+            let (devices, count) = (if ids.len() == 1 { "device" } else { "devices" }, ids.len());
+            if why.contains("in quarantine since ") && !plugin.is_empty() {
+                return format!(
+                    "{} has plugin {plugin} and its {} tried again now; {} says what it failed of",
+                    commands::lift_plugin(plugin),
+                    ostler_model::words::counted(count, "device"),
+                    commands::explain_plugin(plugin)
+                );
+            }
+            let mut names: Vec<String> =
+                ids.iter().take(HOLDERS_MAX).map(|id| (*id).to_owned()).collect();
+            let more = count.saturating_sub(names.len());
+            names.extend((more > 0).then(|| format!("{more} more")));
+            format!("mend {devices} {}: {why}", crate::words::list(&names))
+        });
+        told.chain(self.fewer).collect()
     }
 }
 
-/// `allocation 0f01c0de of job web`
-fn holder_name(id: &str, job_of: &dyn Fn(&str) -> Option<String>) -> String {
-    let short = id.get(..8).unwrap_or(id);
-    match job_of(id) {
-        Some(job) => format!("allocation {short} of job {job}"),
-        None => format!("allocation {short}"),
+/// Who has what a job asks for.
+pub(crate) struct Holders<'a> {
+    /// The job that asks.
+    pub own: &'a str,
+    /// Jobs of allocations, by id, where they are known.
+    pub jobs: &'a BTreeMap<String, String>,
+}
+
+impl Holders<'_> {
+    /// Is it an allocation of the job itself?
+    fn is_own(&self, alloc: &str) -> bool {
+        self.jobs.get(alloc).is_some_and(|job| job == self.own)
     }
+
+    /// What frees that which an allocation holds. In the place of one that is stopped alone its job puts another.
+    fn stop(&self, id: &str) -> String {
+        match self.jobs.get(id) {
+            Some(job) => format!(
+                "{} stops the job whose allocation {} has it; one that is stopped alone gets a successor",
+                commands::stop_job(job),
+                short(id)
+            ),
+            None => format!("{} stops the allocation that has it", commands::stop_alloc(short(id))),
+        }
+    }
+
+    /// `allocation 0f01c0de of job web`
+    fn name(&self, id: &str) -> String {
+        match self.jobs.get(id) {
+            Some(_) if self.is_own(id) => format!("allocation {} of this job", short(id)),
+            Some(job) => format!("allocation {} of job {job}", short(id)),
+            None => format!("allocation {}", short(id)),
+        }
+    }
+}
+
+fn short(id: &str) -> &str {
+    id.get(..8).unwrap_or(id)
 }

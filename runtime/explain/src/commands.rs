@@ -5,9 +5,20 @@
 
 use ostler_model::words::shell_word;
 
-/// Functions that make a command line in backticks, and a list with one line of each.
+/// What stands for a word of a command line in the list of them.
+macro_rules! sample {
+    ($word:ident) => {
+        stringify!($word)
+    };
+    ($word:ident $sample:literal) => {
+        $sample
+    };
+}
+
+/// Functions that make a command line in backticks, and a list with one line of each; `word = "1"` has what stands
+/// there for one that is no name.
 macro_rules! commands {
-    ($($(#[$doc:meta])* $name:ident($($word:ident),*) = $line:literal;)*) => {
+    ($($(#[$doc:meta])* $name:ident($($word:ident $(= $sample:literal)?),*) = $line:literal;)*) => {
         $(
             $(#[$doc])*
             #[allow(clippy::useless_format, reason = "some have nothing that goes into them")]
@@ -20,7 +31,7 @@ macro_rules! commands {
         /// One of each, with the name of what goes into it in its place.
         #[must_use]
         pub fn all() -> Vec<String> {
-            vec![$($name($(stringify!($word)),*)),*]
+            vec![$($name($(sample!($word $($sample)?)),*)),*]
         }
     };
 }
@@ -36,6 +47,8 @@ commands! {
     job_status(job) = "`ostler job status {job}`";
     /// The kept versions of a job, whole.
     job_versions(job) = "`ostler job history --json {job}`";
+    /// Go back to an earlier version of a job.
+    revert(job, version = "0") = "`ostler job revert {job} {version}`";
     /// Stop a job.
     stop_job(job) = "`ostler job stop {job}`";
     /// One allocation for a group that has none.

@@ -10,7 +10,7 @@ use ostler_wire::{Deployment, Job, JobSummary};
 use serde::Deserialize;
 
 use crate::alloc::{self, AllocHistory};
-use crate::blocked::BlockedPlace;
+use crate::blocked::{BlockedPlace, BlockedProblem, Holders};
 use crate::commands;
 use crate::exit::Told;
 use crate::words::sentence;
@@ -196,10 +196,9 @@ fn blocked(record: &JobHistory<'_>, said: &mut Vec<String>, told: &mut Explanati
     if record.blocked.is_empty() && !record.job.facts.status_description.is_empty() {
         said.push(record.job.facts.status_description.to_string());
     }
-    let job_of = |id: &str| record.holders.get(id).cloned();
+    let holders = Holders { own: &record.job.id, jobs: &record.holders };
     for place in record.blocked.iter().take(PLACES_MAX) {
-        let problems: Vec<String> =
-            place.problems.iter().map(|one| one.text.replace('\n', " ")).collect();
+        let problems: Vec<String> = place.problems.iter().map(BlockedProblem::because).collect();
         let when = match place.soon {
             true => "is filled when what goes for it has ended",
             false => "cannot be filled",
@@ -214,7 +213,7 @@ fn blocked(record: &JobHistory<'_>, said: &mut Vec<String>, told: &mut Explanati
             place
                 .problems
                 .iter()
-                .flat_map(|one| one.next(&job_of))
+                .flat_map(|one| one.next(&holders))
                 .for_each(|next| told.advise(next));
         }
     }
@@ -361,7 +360,10 @@ fn allocations(
         let because = one.because.join(" ");
         let because = because.strip_prefix("It ").unwrap_or(&because);
         said.push(format!("allocation {short} {because}"));
-        one.next.iter().for_each(|next| told.advise(next.clone()));
+        // That is what is read here.
+        let this = commands::explain(&told.id);
+        let others = one.next.iter().filter(|next| !next.contains(&this));
+        others.for_each(|next| told.advise(next.clone()));
         let last = || one.happened.last().map(|last| (last.at, last.text.clone()));
         if let Some((at, text)) = alloc::turning_point(&record.alloc).or_else(last) {
             told.note(at, format!("allocation {short}: {text}"));

@@ -100,10 +100,10 @@ impl Explanation {
         }
     }
 
-    /// Add what would change it, once.
+    /// Add what would change it, once: not where something says it and more.
     pub(crate) fn advise(&mut self, next: impl Into<String>) {
         let next = next.into();
-        if !next.is_empty() && !self.next.contains(&next) {
+        if !next.is_empty() && !self.next.iter().any(|known| known.starts_with(&next)) {
             self.next.push(next);
         }
     }

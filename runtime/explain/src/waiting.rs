@@ -89,7 +89,9 @@ fn restart(task: &Task<'_>, event: &TaskEvent, now: Timestamp) -> Wait {
     let at = event.time.plus(Duration::from_nanos(delay.unwrap_or(0)));
     let why = event.details.get("restart_reason").map_or("", String::as_str);
     let held = why.starts_with("Exceeded allowed attempts");
-    let last = task.last_end().map(|(_, end)| end).or_else(|| Some(task.failure_before(event)?.1));
+    let by_check = task.last_end_by_check().map(|(_, end)| end);
+    let last = by_check.or_else(|| Some(task.last_end()?.1));
+    let last = last.or_else(|| Some(task.failure_before(event)?.1));
     let (what, next) = match last {
         Some(end) => (format!("task {name} {}", end.text), end.next),
         None => (format!("task {name} ended"), Vec::new()),

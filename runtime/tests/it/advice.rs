@@ -83,10 +83,11 @@ async fn a_task_without_signals_is_said_to_be_ended_and_not_to_have_been_deaf() 
     let guest = wasm("t", "guest:toolbox", &["say-times", "100000", "100"], "");
     agent.run(&job("service", AT_ONCE, &guest)).await.said(0, &[]);
     let alloc = agent.alloc("j").await;
+    agent.ask(&["alloc", "signal", "--signal", "SIGUSR1", &alloc]).await.said(3, &[]);
     agent.ask(&["job", "stop", "j"]).await.said(0, &[]);
     let told = agent.ask(&["explain", &alloc]).await.stdout;
     assert!(told.contains("its driver has no signals"), "{told}");
-    for untrue in ["by force", "did not end", "raise kill_timeout"] {
+    for untrue in ["by force", "did not end", "raise kill_timeout", "SIGUSR1"] {
         assert!(!told.contains(untrue), "{told}");
     }
     let status = agent.ask(&["alloc", "status", &alloc]).await.stdout;

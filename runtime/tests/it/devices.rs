@@ -122,9 +122,9 @@ async fn two_tasks_get_different_devices_a_third_is_told_who_holds_them_and_gets
 async fn a_device_that_does_not_exist_is_refused_with_what_there_is() {
     let (_dir, config) = files(&["one"]);
     let agent = TestAgent::with_config(&config).await;
-    let gpu = resources("device \"nvidia/gpu\" {\n count = 1\n }");
+    let gpu = resources("device \"ostler/gpu\" {\n count = 1\n }");
     let said = refusal(agent.handle.submit(parse(&batch(&shell("t", "true", &gpu)))).await);
-    assert!(said.contains("no plugin offers nvidia/gpu; there is"), "{said}");
+    assert!(said.contains("no plugin offers ostler/gpu; there is"), "{said}");
     assert!(said.contains("ostler/file/files"), "{said}");
     let said = refusal(agent.handle.submit(parse(&batch(&greeter("t", 2)))).await);
     assert!(said.contains("1 healthy, 1 free"), "{said}");

@@ -89,13 +89,20 @@ async fn an_agent_on_a_copied_data_directory_leaves_the_tasks_of_the_first_alone
     let second = Home::new();
     copy(first.path(), second.path()).await;
 
+    let of_first = first.path().canonicalize().unwrap().display().to_string();
     let agent = AgentProcess::start_in(first, &[]).await;
     let other = AgentProcess::start_in(second, &[]).await;
     let listed = other.json(&["state", "runs", "--json"]).await;
     let listed = listed["runs"].as_array().unwrap().clone();
     assert_eq!(listed.len(), 2, "{listed:#?}");
+    let owner = format!("a task of the agent of data directory {of_first},");
     for run in &listed {
-        assert!(run["reason"].as_str().unwrap().contains("another data directory"), "{run:#}");
+        let (reason, job) = (run["reason"].as_str().unwrap(), run["job"].as_str().unwrap());
+        assert!(reason.contains(&owner), "{run:#}");
+        assert_eq!(run["end_with"], format!("ostler job stop {job} --data-dir {of_first}"));
+        let told = other.ask(&["explain", job]).await.stdout;
+        assert!(told.contains(&owner) && told.contains("a data directory of its own"), "{told}");
+        assert!(!told.contains("end-run"), "what another agent runs is not ended here: {told}");
     }
     for job in ["native", "idle"] {
         other.ask(&["job", "stop", "--detach", "--purge", job]).await;

@@ -19,6 +19,8 @@ use super::connect::SOCKET;
 use super::record::WorkerRecord;
 use ostler_model::ports::ProcessIdentity;
 
+/// Directory of the workers in a data directory.
+pub(crate) const WORKERS: &str = "workers";
 /// Longest command line that is looked at, bytes: that of a worker is its directory and a few.
 const LINE_BYTES_MAX: usize = 8 * 1024;
 
@@ -88,6 +90,19 @@ fn is_elsewhere(workers: &Path, record: &WorkerRecord) -> bool {
     };
     let lives = identity::read(record.pid).is_ok_and(same);
     lives && is_worker(record.pid) && of_ours(record.pid, &KnownDir::new(workers)).is_none()
+}
+
+/// The data directory that a worker works for, by the directory of its own that it has open. Reads `/proc`; blocks.
+#[must_use]
+pub fn data_dir_of(worker: u32) -> Option<PathBuf> {
+    let open = open_files::of(worker).ok()?;
+    let of_worker = |open: &OpenFile| {
+        let workers = open.path.parent().filter(|dir| dir.ends_with(WORKERS))?;
+        // Its own, not one that a task has open.
+        let socket = open.path.join(SOCKET);
+        socket.exists().then(|| workers.parent().map(Path::to_owned))?
+    };
+    open.iter().filter(|open| !open.removed).find_map(of_worker)
 }
 
 fn of_ours(pid: u32, ours: &KnownDir) -> Option<FoundWorker> {

@@ -27,6 +27,7 @@ mod serve;
 mod setup;
 mod tasks;
 
+pub use found::data_dir_of;
 pub use look::{end_run, look};
 pub use runs::{FoundTasks, LivingTask};
 pub use serve::{ARGUMENT, main};

@@ -61,7 +61,7 @@ pub fn end_run(data_dir: &Path, run: &RunId, bound: Duration) -> io::Result<bool
 }
 
 fn workers_of(data_dir: &Path) -> PathBuf {
-    data_dir.canonicalize().unwrap_or_else(|_| data_dir.to_owned()).join("workers")
+    data_dir.canonicalize().unwrap_or_else(|_| data_dir.to_owned()).join(found::WORKERS)
 }
 
 /// A listed task, where it lives. One that was not let go ends by itself.

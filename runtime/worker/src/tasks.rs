@@ -251,7 +251,7 @@ impl WasmTasks for WorkerTasks {
 
 impl Inner {
     fn dir(&self) -> PathBuf {
-        self.options.data_dir.join("workers")
+        self.options.data_dir.join(found::WORKERS)
     }
 
     fn table(&self) -> MutexGuard<'_, Table> {

@@ -10,6 +10,7 @@ use ostler_health::policy::Quarantine;
 use ostler_model::device::{Health, HealthState};
 use ostler_model::ids::{AllocId, JobId};
 use ostler_model::rollout::{Deployment, DeploymentPhase};
+use ostler_model::saved::JobOrigin;
 use ostler_model::time::Timestamp;
 use ostler_node::NodeView;
 
@@ -52,6 +53,17 @@ fn of_job(id: &JobId, kind: &str, message: String) -> Noted {
     }
 }
 
+/// Who has a job stop: whoever gives it, and nobody else may.
+fn stopped_by(origin: &JobOrigin) -> String {
+    match origin {
+        JobOrigin::Api => "somebody stopped it, by a command or over the API".to_owned(),
+        JobOrigin::File(path) => {
+            format!("its file {} in the jobs directory gives it no longer", path.display())
+        }
+        JobOrigin::Run => "the `ostler run` that gave it has ended".to_owned(),
+    }
+}
+
 impl Seen {
     pub fn new(floor: Timestamp, began: Timestamp) -> Self {
         Self { floor, began, ..Self::default() }
@@ -91,12 +103,11 @@ impl Seen {
             noted.push((submitted, of_job(id, "registered", format!("version {version} came"))));
         }
         if is.stopped != before.stopped && (!first || submitted > self.floor) {
-            let (kind, text) = if is.stopped {
-                ("stopped", "it is to stop")
-            } else {
-                ("started", "it is to run again")
+            let (kind, text) = match is.stopped {
+                true => ("stopped", stopped_by(&view.record.origin)),
+                false => ("started", "it is to run again".to_owned()),
             };
-            noted.push((now, of_job(id, kind, text.to_owned())));
+            noted.push((now, of_job(id, kind, text)));
         }
         if is.waits_for != before.waits_for {
             noted.push(match &waits {
@@ -286,6 +297,14 @@ mod tests {
         assert_eq!(kinds(seen.quarantines(vec![(name(), quarantine(7))], at(9))), ["quarantined"]);
         assert_eq!(kinds(seen.quarantines(vec![(name(), quarantine(7))], at(9))), [""; 0]);
         assert_eq!(kinds(seen.quarantines(vec![(name(), None)], at(9))), ["lifted"]);
+    }
+
+    #[test]
+    fn a_job_that_is_stopped_says_by_whom() {
+        assert!(stopped_by(&JobOrigin::Api).contains("somebody stopped it"));
+        let file = stopped_by(&JobOrigin::File("/jobs/web.hcl".into()));
+        assert_eq!(file, "its file /jobs/web.hcl in the jobs directory gives it no longer");
+        assert!(stopped_by(&JobOrigin::Run).contains("`ostler run`"));
     }
 
     #[test]

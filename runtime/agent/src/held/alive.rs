@@ -1,6 +1,7 @@
 //! A run that lives, and what keeps it: a supervisor of its own, or a worker that it shares.
 
 use std::io;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use ostler_model::clock;
@@ -103,11 +104,20 @@ impl Alive {
         }
     }
 
-    /// It works for another data directory; which, where that is known.
-    pub(crate) fn elsewhere(&self) -> Option<String> {
+    /// It works for another data directory.
+    pub(crate) const fn is_elsewhere(&self) -> bool {
         match self {
-            Self::Native(run) => Some(run.elsewhere.as_ref()?.display().to_string()),
-            Self::Wasm(run) => run.elsewhere.then(|| "not known".to_owned()),
+            Self::Native(run) => run.elsewhere.is_some(),
+            Self::Wasm(run) => run.elsewhere,
+        }
+    }
+
+    /// The other data directory that it works for, where that is known. Of a worker `/proc` is read; blocks.
+    pub(crate) fn works_for(&self) -> Option<PathBuf> {
+        match self {
+            Self::Native(run) => run.elsewhere.clone(),
+            Self::Wasm(run) if run.elsewhere => ostler_worker::data_dir_of(run.worker.pid),
+            Self::Wasm(_) => None,
         }
     }
 

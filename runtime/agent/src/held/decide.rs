@@ -83,7 +83,7 @@ pub fn decide(live: &[Alive], known: &BTreeMap<AllocId, KnownAlloc>) -> Vec<RunD
     };
     live.iter()
         .map(|run| {
-            if run.elsewhere().is_some() {
+            if run.is_elsewhere() {
                 return RunDecision::Hold(Why::Elsewhere);
             }
             if on_record.has(run) {
@@ -99,7 +99,7 @@ pub fn decide(live: &[Alive], known: &BTreeMap<AllocId, KnownAlloc>) -> Vec<RunD
 pub fn owned(live: &[Alive], known: &BTreeMap<AllocId, KnownAlloc>) -> BTreeSet<AllocId> {
     let mut supervisors: BTreeSet<(u32, u64)> = BTreeSet::new();
     let mut runs: BTreeSet<&RunId> = BTreeSet::new();
-    for run in live.iter().filter(|run| run.elsewhere().is_none()) {
+    for run in live.iter().filter(|run| !run.is_elsewhere()) {
         match run {
             Alive::Native(run) => {
                 supervisors.insert((run.supervisor.pid, run.supervisor.start_ticks));

@@ -47,10 +47,10 @@ pub(super) fn found(dir: &Path, file: Option<&Inspection>) -> Result<Vec<FoundRu
     let live = alive(dir)?;
     let dir = dir.canonicalize().unwrap_or_else(|_| dir.to_owned());
     let found = live.iter().map(|run| {
-        let on_record = run.elsewhere().is_none() && known.has(run);
+        let on_record = !run.is_elsewhere() && known.has(run);
         let reason = match on_record {
             true => "on record: the next agent owns it".to_owned(),
-            false if run.elsewhere().is_some() => Why::Elsewhere.to_string(),
+            false if run.is_elsewhere() => Why::Elsewhere.to_string(),
             false => "the state file does not know it".to_owned(),
         };
         FoundRun { run: HeldRun::of(run, reason, &dir), on_record }

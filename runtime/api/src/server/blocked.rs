@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use axum::response::Response;
 use serde::Serialize;
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 use super::error::Failure;
 use super::jobs::found;
@@ -13,7 +13,9 @@ use super::reply;
 use super::router::Api;
 use ostler_agent::BlockedPlacement;
 use ostler_model::access::Level;
-use ostler_model::ids::JobId;
+use ostler_model::device::{DeviceGroup, GroupKey};
+use ostler_model::ids::{JobId, PluginName};
+use ostler_node::NodeView;
 
 /// Places that are told; more of one job wait for the same.
 const PLACES_MAX: usize = 64;
@@ -30,12 +32,14 @@ struct Blocked {
 /// See the module.
 pub(super) async fn read(Asked { api, id, params }: Asked) -> Result<Response, Failure> {
     let job = found(&api, &params, &id)?;
-    let places: Vec<Value> = job.blocked.iter().take(PLACES_MAX).map(place).collect();
+    let node = api.agent.node();
+    let of = |one: &BlockedPlacement| place(one, &node);
+    let places: Vec<Value> = job.blocked.iter().take(PLACES_MAX).map(of).collect();
     let holders = holders(&api, &places, |job| params.access().allow(Level::Read, job.namespace()));
     reply::json(&params, &Blocked { places, holders })
 }
 
-fn place(place: &BlockedPlacement) -> Value {
+fn place(place: &BlockedPlacement, node: &NodeView) -> Value {
     let BlockedPlacement { group, index, soon, refusal, .. } = place;
     let groups = refusal.groups.iter();
     let of = groups.filter(|one| one.group.is_none() || one.group.as_ref() == Some(group));
@@ -43,6 +47,7 @@ fn place(place: &BlockedPlacement) -> Value {
         .flat_map(|one| &one.problems)
         .map(|problem| {
             let mut data = serde_json::to_value(problem).unwrap_or_default();
+            name_plugins(&mut data, node);
             if let Some(data) = data.as_object_mut() {
                 data.insert("text".to_owned(), refusal.text_of(problem).into());
             }
@@ -50,6 +55,34 @@ fn place(place: &BlockedPlacement) -> Value {
         })
         .collect();
     json!({ "group": group, "index": index, "soon": soon, "problems": problems })
+}
+
+/// To a problem with devices: the plugin of each group that was looked at, and where none is of the name that was
+/// asked for, the device plugins that are loaded and find nothing (`silent`), with their reasons.
+fn name_plugins(problem: &mut Value, node: &NodeView) {
+    let Some(candidates) = problem.pointer_mut("/refusal/candidates").and_then(Value::as_array_mut)
+    else {
+        return;
+    };
+    let mut offered = false;
+    for candidate in candidates.iter_mut().filter_map(Value::as_object_mut) {
+        offered |= candidate.get("why").is_none_or(|why| why.as_str() != Some("Name"));
+        let key = candidate.get("group").cloned().unwrap_or_default();
+        let of = |group: &&DeviceGroup| {
+            let GroupKey { vendor, kind, name } = &group.key;
+            json!({ "vendor": vendor, "type": kind, "name": name }) == key
+        };
+        if let Some(group) = node.devices.iter().find(of) {
+            candidate.insert("plugin".to_owned(), group.plugin.as_str().into());
+        }
+    }
+    let finds = |name: &PluginName| node.devices.iter().any(|group| group.plugin == *name);
+    let all = node.device_plugins.iter().filter(|(name, _)| !offered && !finds(name));
+    let silent: Map<String, Value> =
+        all.map(|(name, health)| (name.to_string(), health.reason.as_str().into())).collect();
+    if let Some(data) = problem.as_object_mut().filter(|_| !silent.is_empty()) {
+        data.insert("silent".to_owned(), silent.into());
+    }
 }
 
 /// The jobs of the allocations that problems name, of those that may be seen.
@@ -79,5 +112,48 @@ fn ids(value: &Value, named: &mut BTreeMap<String, String>) {
         }
         Value::Array(members) => members.iter().for_each(|member| ids(member, named)),
         _ => {}
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "tests")]
+
+    use ostler_model::device::{Health, HealthState};
+    use ostler_model::ids::NodeId;
+    use ostler_model::rng::Rng;
+
+    use super::*;
+
+    #[test]
+    fn a_device_that_is_missing_is_told_with_the_plugins_that_find_nothing() {
+        let plugin = |name: &str| PluginName::new(name).unwrap();
+        let mut node = NodeView::new(NodeId::new(Rng::seeded(1).uuid()), "box");
+        let reason = "/usr/bin/nvidia-smi is missing".to_owned();
+        let undetected = Health { state: HealthState::Undetected, reason };
+        let healthy = Health { state: HealthState::Healthy, reason: String::new() };
+        node.device_plugins.insert(plugin("nvidia"), undetected);
+        node.device_plugins.insert(plugin("pci"), healthy);
+        let key = GroupKey { vendor: "intel".into(), kind: "bridge".into(), name: "0d57".into() };
+        node.devices = vec![DeviceGroup {
+            key,
+            plugin: plugin("pci"),
+            instances: Vec::new(),
+            attributes: Vec::new(),
+        }];
+        let group = json!({ "vendor": "intel", "type": "bridge", "name": "0d57" });
+        let told = |why: Value| {
+            let candidates = json!([{ "group": group, "why": why }]);
+            let mut problem = json!({ "refusal": { "candidates": candidates } });
+            name_plugins(&mut problem, &node);
+            assert_eq!(problem["refusal"]["candidates"][0]["plugin"], "pci");
+            problem.get("silent").cloned()
+        };
+        let silent = json!({ "nvidia": "/usr/bin/nvidia-smi is missing" });
+        assert_eq!(told(json!("Name")), Some(silent));
+        assert_eq!(told(json!({ "TooFew": {} })), None);
+        let mut other = json!({ "kind": "port" });
+        name_plugins(&mut other, &node);
+        assert_eq!(other, json!({ "kind": "port" }));
     }
 }

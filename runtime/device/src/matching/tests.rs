@@ -372,3 +372,44 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn a_refusal_names_groups_like_what_was_asked_for_and_counts_the_others() {
+    let of = |vendor: &str, kind: &str| DeviceGroup {
+        key: GroupKey { vendor: vendor.into(), kind: kind.into(), name: "x".into() },
+        ..group("x", &["0"], "1 GiB")
+    };
+    let told = |groups: &[DeviceGroup]| {
+        let wanted = request("nvidia/gpu", 1);
+        choose(groups, &DeviceLedger::default(), &wanted).unwrap_err().to_string()
+    };
+    let strange = [of("intel", "bridge"), of("ostler", "sensor"), of("ostler", "net")];
+    assert_eq!(
+        told(&strange),
+        "no plugin offers nvidia/gpu; there is none of that vendor or type among 3 groups of devices"
+    );
+    let near = [strange.as_slice(), &[of("acme", "gpu"), of("nvidia", "nic")]].concat();
+    assert_eq!(
+        told(&near),
+        "no plugin offers nvidia/gpu; there is acme/gpu/x, nvidia/nic/x, and 3 groups of other kinds"
+    );
+    assert_eq!(told(&strange[..1]), "no plugin offers nvidia/gpu; there is intel/bridge/x");
+}
+
+#[test]
+fn a_reason_that_many_instances_share_is_said_once() {
+    let mut groups = [group("a", &["0", "1"], "1 GiB"), group("b", &["2", "3"], "1 GiB")];
+    for instance in groups.iter_mut().flat_map(|group| &mut group.instances) {
+        instance.health =
+            Health { state: HealthState::Unhealthy, reason: "its plugin is quarantined".into() };
+    }
+    groups[1].instances[1].health.reason = "fan stopped".into();
+    let wanted = request("gpu", 1);
+    let text = choose(&groups, &DeviceLedger::default(), &wanted).unwrap_err().to_string();
+    assert_eq!(
+        text,
+        "no device \"gpu\" for 1 instance\n\
+         - acme/gpu/a: 0 healthy, 0 free; 0, 1 are not healthy: its plugin is quarantined\n\
+         - acme/gpu/b: 0 healthy, 0 free; 2 is not healthy, for the same reason; 3 is not healthy: fan stopped"
+    );
+}

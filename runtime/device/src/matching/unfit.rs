@@ -10,6 +10,9 @@ use ostler_model::device::GroupKey;
 use ostler_model::words::counted;
 use ostler_node::constraint::Unmet;
 
+/// Groups that are named although they are not like what was asked for, where there are no more.
+const OTHERS_MAX: usize = 2;
+
 /// No group can serve a request.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct NoDevice {
@@ -74,10 +77,8 @@ impl std::error::Error for NoDevice {}
 impl fmt::Display for NoDevice {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if !self.candidates.is_empty() && !self.offered() {
-            let groups: Vec<String> =
-                self.candidates.iter().map(|one| one.group.to_string()).collect();
-            let (request, groups) = (&self.request, groups.join(", "));
-            return write!(f, "no plugin offers {request}; there is {groups}");
+            let request = &self.request;
+            return write!(f, "no plugin offers {request}; {}", self.others());
         }
         write!(f, "no device {:?} for {}", self.request, counted(self.count, "instance"))?;
         if self.candidates.is_empty() {
@@ -88,11 +89,72 @@ impl fmt::Display for NoDevice {
         }
         // Those that were asked for: a node has dozens of others, which would hide them.
         let named = self.candidates.iter().filter(|one| one.why != Unfit::Name);
+        let mut said = Vec::new();
         for UnfitGroup { group, why } in named {
-            write!(f, "\n- {group}: {why}")?;
+            write!(f, "\n- {group}: ")?;
+            why.write(f, &mut said)?;
         }
         Ok(())
     }
+}
+
+impl NoDevice {
+    /// What there is where nothing is of the name that was asked for: groups of the same vendor or type, and how
+    /// many others.
+    fn others(&self) -> String {
+        let asked: Vec<&str> = self.request.split('/').collect();
+        let near = |one: &&UnfitGroup| {
+            let GroupKey { vendor, kind, .. } = &one.group;
+            asked.iter().any(|word| word == vendor || word == kind)
+        };
+        let mut shown: Vec<String> =
+            self.candidates.iter().filter(near).map(|one| one.group.to_string()).collect();
+        if shown.is_empty() && self.candidates.len() <= OTHERS_MAX {
+            shown.extend(self.candidates.iter().map(|one| one.group.to_string()));
+        }
+        let others = self.candidates.len().saturating_sub(shown.len());
+        let rest = counted(u64::try_from(others).unwrap_or(u64::MAX), "group");
+        match (shown.is_empty(), others) {
+            (true, _) => format!("there is none of that vendor or type among {rest} of devices"),
+            (false, 0) => format!("there is {}", shown.join(", ")),
+            (false, _) => format!("there is {}, and {rest} of other kinds", shown.join(", ")),
+        }
+    }
+}
+
+impl Unfit {
+    /// In words; a reason that was `said` of instances before is not said in full again.
+    fn write<'a>(&'a self, f: &mut fmt::Formatter<'_>, said: &mut Vec<&'a str>) -> fmt::Result {
+        let Self::TooFew { healthy, free, held, unhealthy } = self else {
+            return write!(f, "{self}");
+        };
+        write!(f, "{healthy} healthy, {free} free")?;
+        for held in held {
+            write!(f, "; {} is held by {}", held.instance, held.holder)?;
+        }
+        for (reason, ids) in by_reason(unhealthy) {
+            let are = if ids.len() == 1 { "is" } else { "are" };
+            write!(f, "; {} {are} not healthy", ids.join(", "))?;
+            match said.contains(&reason) {
+                true => f.write_str(", for the same reason")?,
+                false => write!(f, ": {reason}")?,
+            }
+            said.push(reason);
+        }
+        Ok(())
+    }
+}
+
+/// Instances that are not healthy, by the reason, in the order in which they come.
+fn by_reason(unhealthy: &[(String, String)]) -> Vec<(&str, Vec<&str>)> {
+    let mut all: Vec<(&str, Vec<&str>)> = Vec::new();
+    for (id, reason) in unhealthy {
+        match all.iter_mut().find(|(known, _)| known == reason) {
+            Some((_, ids)) => ids.push(id),
+            None => all.push((reason, vec![id])),
+        }
+    }
+    all
 }
 
 impl fmt::Display for Unfit {
@@ -103,16 +165,7 @@ impl fmt::Display for Unfit {
                 let texts: Vec<String> = unmet.iter().map(ToString::to_string).collect();
                 f.write_str(&texts.join("; "))
             }
-            Self::TooFew { healthy, free, held, unhealthy } => {
-                write!(f, "{healthy} healthy, {free} free")?;
-                for held in held {
-                    write!(f, "; {} is held by {}", held.instance, held.holder)?;
-                }
-                for (id, reason) in unhealthy {
-                    write!(f, "; {id} is not healthy: {reason}")?;
-                }
-                Ok(())
-            }
+            Self::TooFew { .. } => self.write(f, &mut Vec::new()),
             Self::Locality { free, elsewhere, task_node, unmet } => {
                 let mut places: Vec<String> =
                     free.iter().map(|(node, count)| format!("{count} on node {node}")).collect();

@@ -279,7 +279,11 @@ impl TaskEnv {
         values: &[(&String, &String)],
     ) -> Result<Vec<(String, String)>, EnvError> {
         let unknown = self.unknown_in(values.iter().map(|(_, value)| value.as_str()));
-        self.unknown.extend(unknown);
+        for one in unknown {
+            if !self.unknown.iter().any(|known| known.reference == one.reference) {
+                self.unknown.push(one);
+            }
+        }
         let one = |(name, value): &(&String, &String)| match self.interpolate(value) {
             Ok(value) => Ok(((*name).clone(), value)),
             Err(source) => Err(EnvError::Value { block, name: (*name).clone(), source }),

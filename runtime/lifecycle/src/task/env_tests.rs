@@ -355,6 +355,8 @@ fn what_a_driver_gives_is_seen_by_all_texts_and_replaced_by_the_env_block() {
 fn an_unknown_reference_in_the_env_block_stays_as_it_is_and_is_told_with_the_nearest_name() {
     let mut task = task("web");
     task.env = map(&[("OUT", "${NOMAD_TASK_DIRR}/out ${NOPE}")]);
+    // It is told once, wherever it stands.
+    task.meta = map(&[("out", "${NOMAD_TASK_DIRR}/out")]);
     let env = build_with(&alloc(vec![task.clone()]), &task, &[]).unwrap();
     assert_eq!(get(&env, "OUT"), Some("${NOMAD_TASK_DIRR}/out ${NOPE}"));
     let told = env.unknown.iter().map(ToString::to_string).collect::<Vec<_>>();

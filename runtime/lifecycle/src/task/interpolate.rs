@@ -107,11 +107,25 @@ impl<'a> Variables<'a> {
             .chain(named("attr.", self.attributes))
             .chain(named("meta.", self.meta))
             .filter(|name| name.len() <= 2 * REFERENCE_CHARS_SHOWN)
-            .map(|name| (strsim::levenshtein(&reference, &name), name))
+            .filter_map(|name| Some((slip(&reference, &name)?, name)))
             .min()
-            .filter(|(distance, _)| *distance <= 2 + reference.chars().count() / 3)
             .map(|(_, name)| name)
     }
+}
+
+/// How many letters are another in a name that may be meant; `None`: more than a third of those that tell it
+/// from others are. What both begin with tells nothing: all variables are `NOMAD_` something.
+fn slip(reference: &str, name: &str) -> Option<usize> {
+    let mut own = (reference, name);
+    for root in ROOTS.iter().map(|root| format!("{root}.")).chain(["NOMAD_".to_owned()]) {
+        if let (Some(one), Some(other)) = (own.0.strip_prefix(&root), own.1.strip_prefix(&root)) {
+            own = (one, other);
+        }
+    }
+    let (one, other) = (own.0.chars().count(), own.1.chars().count());
+    // One letter for another is no likeness when there is only one.
+    let distance = Some(strsim::levenshtein(own.0, own.1)).filter(|_| one.min(other) > 1)?;
+    (distance <= (one.max(other) / 3).max(1)).then_some(distance)
 }
 
 /// `env.X`, `env["X"]` → (`env`, `X`); the same for `attr` and `meta`.

@@ -117,6 +117,7 @@ fn what_reads_like_a_reference_and_is_none_is_told_once_with_the_nearest_known_n
 fn a_name_like_none_has_no_suggestion() {
     let nearest = |text: &str| unknown(text).remove(0).nearest;
     assert_eq!(nearest("${NOMAD_something_entirely_different}"), None);
+    assert_eq!(nearest("${NOMAD_FOO}"), None, "all variables begin so");
     assert_eq!(nearest("${attr.cpu.arhc}"), Some("attr.cpu.arch".to_owned()));
     assert_eq!(nearest("${env.NOMAD_PORT_htt}"), Some("env.NOMAD_PORT_http".to_owned()));
 }

@@ -203,7 +203,10 @@ impl TaskMachine {
             TaskInput::Shutdown => self.shutdown(),
             TaskInput::TimerFired => self.timer_fired(at),
             TaskInput::Note(event) if !self.is_final() => self.public.push_event(event),
-            TaskInput::Signaled { signal } if self.state == State::Running => {
+            // A driver without signals refuses it: nothing is sent.
+            TaskInput::Signaled { signal }
+                if self.state == State::Running && self.signals == Signals::Sent =>
+            {
                 self.public.push_event(events::signaling(at.now, &signal));
             }
             other => self.progress(at, other),

@@ -80,3 +80,16 @@ fn a_task_whose_driver_has_no_signals_is_not_said_to_have_been_sent_one() {
     assert!(said(Some(Signals::None), restart()).1);
     assert!(!said(Some(Signals::Sent), restart()).1);
 }
+
+#[test]
+fn a_signal_that_the_driver_cannot_send_leaves_no_event() {
+    let sent = |signals: Option<Signals>| {
+        let mut machine = TaskMachine::new(rules(1, None), at().now);
+        drive(&mut machine, [TaskInput::GateOpened, TaskInput::Prepared]);
+        drive(&mut machine, signals.map(|signals| TaskInput::DriverKnown { signals }));
+        let signal = TaskInput::Signaled { signal: "SIGUSR1".to_owned() };
+        drive(&mut machine, [TaskInput::Started, signal]);
+        kinds(&machine).contains(&"Signaling")
+    };
+    assert_eq!([None, Some(Signals::Sent), Some(Signals::None)].map(sent), [true, true, false]);
+}
