@@ -60,7 +60,7 @@ pub(super) fn read(text: &str, inputs: &Inputs, sink: &mut Sink) -> Option<Body>
     let mut eval = Evaluator::new(&scope, inputs);
     eval.take_inputs(sink);
     eval.all(sink);
-    let mut reader = TreeReader { eval, renamed: &renamed, sink };
+    let mut reader = TreeReader { eval, renamed: &renamed, sink, repeats: 0 };
     let mut top = Body::default();
     for structure in body.iter() {
         match structure {
@@ -123,6 +123,8 @@ struct TreeReader<'a> {
     eval: Evaluator<'a>,
     renamed: &'a BTreeMap<usize, String>,
     sink: &'a mut Sink,
+    /// How many dynamic blocks are around what is read: each repeats it.
+    repeats: usize,
 }
 
 impl TreeReader<'_> {
@@ -132,6 +134,9 @@ impl TreeReader<'_> {
                 let span = place(attribute.key.span());
                 // The second of two was reported already.
                 if self.renamed.contains_key(&span.start) {
+                    return;
+                }
+                if self.pay_attribute(attribute.key.as_str(), span).is_none() {
                     return;
                 }
                 let at = place(attribute.value.span());
@@ -146,6 +151,10 @@ impl TreeReader<'_> {
             }
             Structure::Block(block) => {
                 let key = Key::new(block.ident.as_str(), place(block.ident.span()));
+                let labels: Vec<_> = block.labels.iter().map(|label| label.as_str()).collect();
+                if self.pay_block(&key, &labels).is_none() {
+                    return;
+                }
                 let labels = block.labels.iter();
                 let labels = labels.map(|l| Key::new(l.as_str(), place(l.span()))).collect();
                 let body = self.body(&block.body);

@@ -97,6 +97,32 @@ async fn others_are_answered_while_dear_files_are_read_which_ends_with_those_who
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn answers_that_hold_a_large_job_are_written_apart_and_others_are_answered_meanwhile() {
+    let agent = AgentProcess::start().await;
+    let value = "v".repeat(100);
+    let keys: String = (0..900).map(|n| format!("K{n} = \"{value}\"\n")).collect();
+    let config = "driver = \"mock_driver\"\n config {\n run_for = \"1h\"\n }";
+    let tasks = (0..5).map(|n| format!("task \"t{n}\" {{\n {config}\n env {{\n{keys}}}\n }}\n"));
+    let tasks: String = tasks.collect();
+    let job = format!("job \"large\" {{\n group \"g\" {{\n count = 0\n {tasks} }}\n}}\n");
+    let file = agent.data.path().join("large.hcl");
+    std::fs::write(&file, job).unwrap();
+    agent.ask(&["job", "run", "--detach", file.to_str().unwrap()]).await.said(0, &[]);
+    let before = computed(&agent);
+    let mut readers = Vec::new();
+    for path in ["/v1/job/large", "/v1/job/large/versions", "/v1/job/large?pretty"].repeat(8) {
+        readers.push(send(&agent, "GET", path, "").await);
+    }
+    until("they are written", async || computed(&agent) > before + 5).await;
+    for _ in 0..3 {
+        answered_at_once(&agent).await;
+    }
+    let mut answer = Vec::new();
+    within(readers.remove(0).read_to_end(&mut answer)).await.unwrap();
+    assert!(answer.starts_with(b"HTTP/1.1 200") && answer.len() > 200_000, "{}", answer.len());
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn an_agent_ends_while_dear_files_are_read() {
     let agent = AgentProcess::start().await;
     let mut attackers = Vec::new();

@@ -91,12 +91,13 @@ pub(super) async fn of_job(Asked { api, id, params }: Asked) -> Result<Response,
 /// `GET /v1/node/ID/allocations`: the full form.
 pub(super) async fn of_node(Asked { api, id, params }: Asked) -> Result<Response, Failure> {
     super::nodes::check_id(&api, &id)?;
-    wait::answer(
+    let (agent, shape) = (api.agent.clone(), params.clone());
+    wait::answer_whole(
         &api,
         &params,
         || look(&api, |_| true),
-        |found| {
-            let node = api.agent.node();
+        move |found| {
+            let node = agent.node();
             let views: Vec<AllocView> = found.into_iter().map(AllocRef::view).collect();
             let next: BTreeMap<AllocId, AllocId> = views
                 .iter()
@@ -105,7 +106,7 @@ pub(super) async fn of_node(Asked { api, id, params }: Asked) -> Result<Response
             let next = |view: &AllocView| next.get(&view.allocation.id).copied();
             let seen = |view| full(Seen::new(view, &node).before(next(view)));
             let all: Vec<_> = views.iter().map(seen).collect();
-            reply::json(&params, &all)
+            reply::json(&shape, &all)
         },
     )
     .await
@@ -120,12 +121,13 @@ pub(super) async fn read(Asked { api, id, params }: Asked) -> Result<Response, F
             Found { index: look(&api, |_| false).index, value: Err(Failure::NotThere("alloc")) }
         }
     };
-    wait::answer(&api, &params, look, |view| {
-        let node = api.agent.node();
-        let next = api.agent.alloc_refs(|alloc| alloc.previous == Some(id));
+    let (agent, shape) = (api.agent.clone(), params.clone());
+    wait::answer_whole(&api, &params, look, move |view| {
+        let node = agent.node();
+        let next = agent.alloc_refs(|alloc| alloc.previous == Some(id));
         let next = next.iter().max_by_key(|next| next.allocation.create_index);
         let next = next.map(|next| next.allocation.id);
-        reply::json(&params, &full(Seen::new(&view, &node).before(next)))
+        reply::json(&shape, &full(Seen::new(&view, &node).before(next)))
     })
     .await
 }

@@ -4,7 +4,8 @@
 //! run ─► a queue for each caller, bounded ─► callers in turns ─► few threads, behind all others ─► the answer
 //!  └─ dropped, or too late: the work is told that nobody waits, and looks
 //! ```
-//! Reading a job, checking it and comparing versions take as long as whoever wrote them wants, within bounds.
+//! Reading a job, checking it, comparing versions and writing answers that hold whole jobs take as long as
+//! whoever wrote them wants, within bounds.
 //! So nothing of that is done where requests are read and answered: however much is asked for, others are
 //! answered, the agent's user over the socket has a thread of its own, and the agent can end: nobody waits for these
 //! threads.
@@ -13,6 +14,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
+use axum::response::Response;
 use tokio::sync::oneshot;
 
 use super::error::Failure;
@@ -20,7 +22,8 @@ use super::shares::Caller;
 use ostler_model::clock;
 use ostler_model::limits::{
     API_COMPUTING_OF_ONE_MAX, API_COMPUTING_OTHERS_MAX, API_COMPUTING_THREADS,
-    API_COMPUTING_WAITING_MAX, API_COMPUTING_WALL_MAX,
+    API_COMPUTING_WAITING_MAX, API_COMPUTING_WALL_MAX, API_CONNECTIONS_MAX,
+    API_TCP_CONNECTIONS_MAX,
 };
 use ostler_model::wanted::Awaited;
 use ostler_sandbox::threads::go_behind;
@@ -62,13 +65,35 @@ impl Computing {
         caller: Caller,
         work: impl FnOnce(&Awaited) -> T + Send + 'static,
     ) -> Result<T, Failure> {
+        self.run_among(API_COMPUTING_WAITING_MAX, caller, work).await
+    }
+
+    /// Write an answer that holds whole jobs. Many clients may wait for a change of one job: as many answers
+    /// wait as there are connections.
+    ///
+    /// # Errors
+    /// As `write`'s; when it takes too long.
+    pub(super) async fn answer(
+        &self,
+        caller: Caller,
+        write: impl FnOnce() -> Result<Response, Failure> + Send + 'static,
+    ) -> Result<Response, Failure> {
+        self.run_among(API_CONNECTIONS_MAX + API_TCP_CONNECTIONS_MAX, caller, |_| write()).await?
+    }
+
+    async fn run_among<T: Send + 'static>(
+        &self,
+        most: usize,
+        caller: Caller,
+        work: impl FnOnce(&Awaited) -> T + Send + 'static,
+    ) -> Result<T, Failure> {
         let (_waiter, wanted) = Awaited::while_held();
         let (answer, answered) = oneshot::channel();
         let run = Box::new(move |wanted: &Awaited| {
             // An error means that nobody waits any more.
             let _gone = answer.send(work(wanted));
         });
-        self.add(caller, Work { wanted, run })?;
+        self.add(caller, Work { wanted, run }, most)?;
         match clock::timeout(API_COMPUTING_WALL_MAX, answered).await {
             Some(Ok(done)) => Ok(done),
             Some(Err(_)) => Err(Failure::Internal("what was computed failed".to_owned())),
@@ -76,10 +101,10 @@ impl Computing {
         }
     }
 
-    fn add(&self, caller: Caller, work: Work) -> Result<(), Failure> {
+    fn add(&self, caller: Caller, work: Work, most: usize) -> Result<(), Failure> {
         let mut state = self.0.state();
         state.turns.forget(caller, |work| work.wanted.is_given_up());
-        if !state.turns.add(caller, work) {
+        if !state.turns.add(caller, work, most) {
             let what = "requests that are computed";
             return Err(match caller {
                 Caller::Operator => Failure::NoneFree { what },
@@ -154,9 +179,9 @@ impl<T> Default for Turns<T> {
 
 impl<T> Turns<T> {
     /// `false`: this caller has as much waiting as it may.
-    fn add(&mut self, caller: Caller, item: T) -> bool {
+    fn add(&mut self, caller: Caller, item: T, most: usize) -> bool {
         let queue = self.waiting.entry(caller).or_default();
-        let free = queue.len() < API_COMPUTING_WAITING_MAX;
+        let free = queue.len() < most;
         if free {
             queue.push_back(item);
         }

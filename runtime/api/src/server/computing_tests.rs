@@ -14,15 +14,18 @@ fn token(number: u128) -> Caller {
 fn callers_have_turns_and_nobody_has_all_threads() {
     let mut turns = Turns::default();
     for number in 0..9 {
-        assert!(turns.add(token(1), number));
+        assert!(turns.add(token(1), number, API_COMPUTING_WAITING_MAX));
     }
-    assert!(turns.add(token(2), 20) && turns.add(Caller::Operator, 30));
+    assert!(
+        turns.add(token(2), 20, API_COMPUTING_WAITING_MAX)
+            && turns.add(Caller::Operator, 30, API_COMPUTING_WAITING_MAX)
+    );
     assert_eq!(turns.take(), Some((Caller::Operator, 30)));
     assert_eq!(turns.take(), Some((token(1), 0)));
     assert_eq!(turns.take(), Some((token(2), 20)));
     assert_eq!(turns.take(), Some((token(1), 1)));
     assert_eq!(turns.take(), None, "those of others have as many as they may");
-    assert!(turns.add(Caller::Operator, 31));
+    assert!(turns.add(Caller::Operator, 31, API_COMPUTING_WAITING_MAX));
     assert_eq!(turns.take(), Some((Caller::Operator, 31)));
     turns.done(token(2));
     assert_eq!(turns.take(), None, "one token has as many as it may");
@@ -34,12 +37,12 @@ fn callers_have_turns_and_nobody_has_all_threads() {
 fn what_waits_of_one_caller_is_bounded_and_what_it_does_not_wait_for_makes_room() {
     let mut turns = Turns::default();
     for number in 0..API_COMPUTING_WAITING_MAX {
-        assert!(turns.add(Caller::Near, number));
+        assert!(turns.add(Caller::Near, number, API_COMPUTING_WAITING_MAX));
     }
-    assert!(!turns.add(Caller::Near, 0));
-    assert!(turns.add(token(1), 0));
+    assert!(!turns.add(Caller::Near, 0, API_COMPUTING_WAITING_MAX));
+    assert!(turns.add(token(1), 0, API_COMPUTING_WAITING_MAX));
     turns.forget(Caller::Near, |number| *number == 0);
-    assert!(turns.add(Caller::Near, 1));
+    assert!(turns.add(Caller::Near, 1, API_COMPUTING_WAITING_MAX));
     assert_eq!(turns.waiting(), API_COMPUTING_WAITING_MAX + 1);
 }
 
@@ -98,4 +101,13 @@ async fn what_takes_too_long_is_given_up() {
     assert!(matches!(asked.await, Err(Failure::TooMuch)));
     // It ended, or was not begun any more.
     let _either = ended.recv();
+}
+
+#[tokio::test]
+async fn more_answers_than_requests_may_wait_and_none_is_refused() {
+    let computing = Computing::new();
+    let many = API_COMPUTING_WAITING_MAX * 3;
+    let answers = (0..many).map(|_| computing.answer(token(1), || Ok(super::super::reply::done())));
+    let answers = futures_util::future::join_all(answers).await;
+    assert!(answers.into_iter().all(|answer| answer.is_ok()));
 }

@@ -277,7 +277,8 @@ pub(super) async fn parse(
         read.map_err(|diagnostics| Failure::BadJob(diagnostics.render(&text, false)))
     });
     let job = read.await??.job;
-    reply::json(&params, &job::parsed(&job))
+    let caller = params.access().caller();
+    api.computing.answer(caller, move || reply::json(&params, &job::parsed(&job))).await
 }
 
 /// `PUT /v1/validate/job`
@@ -325,8 +326,9 @@ pub(super) async fn shown(
 
 /// `GET /v1/job/ID`
 pub(super) async fn read(Asked { api, id, params }: Asked) -> Result<Response, Failure> {
-    let show = |job: JobView| reply::json(&params, &full(Seen::new(&job, &waits_for(&job))));
-    shown(&api, &params, &id, show).await
+    let shape = params.clone();
+    let show = move |job: JobView| reply::json(&shape, &full(Seen::new(&job, &waits_for(&job))));
+    wait::answer_whole(&api, &params, || look(&api, &params, &id), show).await
 }
 
 /// `GET /v1/job/ID/summary`
@@ -352,18 +354,22 @@ pub(super) async fn versions(Asked { api, id, params }: Asked) -> Result<Respons
             Some(api.computing.run(params.access().caller(), compare).await?)
         }
     };
-    let waits = waits_for(&job);
-    let newest = Seen::new(&job, &waits);
     let of_job = api.agent.alloc_refs(|alloc| alloc.job.id == job.record.job.id);
     let live = of_job.iter().filter(|one| !one.handle.state().borrow().client_status.terminal());
     let live: BTreeSet<u64> = live.map(|alloc| alloc.allocation.job_version).collect();
-    let runs = |record: &JobRecord| live.contains(&record.version);
-    let earlier = earlier.iter().rev();
-    let earlier = earlier.map(|record| full(newest.earlier(record, runs(record))));
-    let versions = std::iter::once(full(newest)).chain(earlier).collect();
-    let index = job.record.modify_index;
-    let answer = JobVersions { versions, diffs, index, last_contact: 0, known_leader: true };
-    Ok(reply::read_at(found.index, reply::json(&params, &answer)?))
+    let (caller, index) = (params.access().caller(), found.index);
+    let write = move || {
+        let waits = waits_for(&job);
+        let newest = Seen::new(&job, &waits);
+        let runs = |record: &JobRecord| live.contains(&record.version);
+        let earlier = earlier.iter().rev();
+        let earlier = earlier.map(|record| full(newest.earlier(record, runs(record))));
+        let versions = std::iter::once(full(newest)).chain(earlier).collect();
+        let index = job.record.modify_index;
+        let answer = JobVersions { versions, diffs, index, last_contact: 0, known_leader: true };
+        reply::json(&params, &answer)
+    };
+    Ok(reply::read_at(index, api.computing.answer(caller, write).await?))
 }
 
 /// What each version but the first changed, newest first, while that is wanted. `earlier`: the oldest first.
@@ -413,8 +419,10 @@ pub(super) async fn plan(
             Some(api.computing.run(params.access().caller(), compare).await?)
         }
     };
-    let answer = change::plan(&plan, &node.datacenter, diff, &warnings);
-    Ok(reply::at_index(index, reply::json(&params, &answer)?))
+    let caller = params.access().caller();
+    let write =
+        move || reply::json(&params, &change::plan(&plan, &node.datacenter, diff, &warnings));
+    Ok(reply::at_index(index, api.computing.answer(caller, write).await?))
 }
 
 /// A job as it is known and as it is meant, to be compared. One that was stopped would run again unless it

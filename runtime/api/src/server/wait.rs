@@ -89,7 +89,22 @@ pub(super) async fn answer<V>(
     answer_on(api, params, params.wait()?, api.agent.changes(), look, show).await
 }
 
-/// The same of what has changes of its own.
+/// The same of what holds whole jobs: `show` runs where its length holds nobody up.
+pub(super) async fn answer_whole<V: Send + 'static>(
+    api: &Api,
+    params: &Params,
+    look: impl Fn() -> Found<V>,
+    show: impl FnOnce(V) -> Result<Response, Failure> + Send + 'static,
+) -> Result<Response, Failure> {
+    let found = found(api, params, look).await?;
+    let response = match found.value {
+        Ok(value) => api.computing.answer(params.access().caller(), move || show(value)).await?,
+        Err(failure) => failure.into_response(),
+    };
+    Ok(reply::read_at(found.index, response))
+}
+
+/// The same as [`answer`] of what has changes of its own.
 pub(super) async fn answer_on<V>(
     api: &Api,
     params: &Params,

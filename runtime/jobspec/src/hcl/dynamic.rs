@@ -10,8 +10,10 @@ use super::loops::Entry;
 use super::value::{Kind, Val};
 use super::{TreeReader, place};
 
-/// What a block costs beside its values.
-const BLOCK_COST: u64 = 128;
+/// What a block costs beside its values and its names: also what it becomes of a job.
+const BLOCK_COST: usize = 1_024;
+/// The same of an attribute.
+const ATTRIBUTE_COST: usize = 64;
 
 /// The keys of a dynamic block.
 const KEYS: [&str; 4] = ["for_each", "iterator", "labels", "content"];
@@ -34,7 +36,9 @@ impl TreeReader<'_> {
         for entry in entries {
             let frames = self.eval.frames.len();
             self.eval.frames.push((dynamic.iterator.clone(), iteration(entry)));
+            self.repeats += 1;
             let made = self.generated(&dynamic);
+            self.repeats -= 1;
             self.eval.frames.truncate(frames);
             match made {
                 Some(block) => into.push(Item::Block(block)),
@@ -45,9 +49,7 @@ impl TreeReader<'_> {
     }
 
     fn generated(&mut self, dynamic: &Dynamic<'_>) -> Option<Block> {
-        if !self.eval.pay(BLOCK_COST, dynamic.key.span, self.sink) {
-            return None;
-        }
+        self.pay_block(&dynamic.key, &[])?;
         let mut labels = Vec::new();
         if let Some(expr) = dynamic.labels {
             let value = self.eval.value(expr, self.sink)?;
@@ -56,7 +58,10 @@ impl TreeReader<'_> {
             };
             for item in items {
                 match item.kind.to_characters() {
-                    Some(text) => labels.push(Key::new(text, item.span)),
+                    Some(text) => {
+                        self.pay_copy(text.len(), item.span)?;
+                        labels.push(Key::new(text, item.span));
+                    }
                     None => {
                         let kind = item.kind.describe();
                         return self
@@ -70,6 +75,23 @@ impl TreeReader<'_> {
         let body = self.body(dynamic.content);
         let fine = self.sink.count() == errors;
         fine.then(|| Block { key: dynamic.key.clone(), labels, body })
+    }
+
+    /// Pay for a block that stands in the content of another: it is made for each element.
+    pub(super) fn pay_block(&mut self, key: &Key, labels: &[&str]) -> Option<()> {
+        let labels = labels.iter().map(|label| label.len()).fold(0, usize::saturating_add);
+        self.pay_copy(BLOCK_COST.saturating_add(key.name.len()).saturating_add(labels), key.span)
+    }
+
+    /// The same for an attribute, without its value.
+    pub(super) fn pay_attribute(&mut self, name: &str, at: Span) -> Option<()> {
+        self.pay_copy(ATTRIBUTE_COST.saturating_add(name.len()), at)
+    }
+
+    /// Outside of such content everything is in the file once, whose size is bounded.
+    fn pay_copy(&mut self, bytes: usize, at: Span) -> Option<()> {
+        let amount = u64::try_from(bytes).unwrap_or(u64::MAX);
+        (self.repeats == 0 || self.eval.pay(amount, at, self.sink)).then_some(())
     }
 
     fn taken_apart<'a>(&mut self, block: &'a HclBlock) -> Option<Dynamic<'a>> {

@@ -133,6 +133,30 @@ fn loops_and_functions_that_would_produce_too_much_are_stopped() {
 }
 
 #[test]
+fn what_dynamic_blocks_repeat_counts_with_its_names() {
+    let long = "a".repeat(100_000);
+    let over = |name: &str, content: &str| {
+        format!(
+            "dynamic \"{name}\" {{\nfor_each = range(1000)\nlabels = [\"g\"]\ncontent {{\n{content}\n}}\n}}"
+        )
+    };
+    for inner in [
+        // Names of blocks, labels and attributes that stand in the file once.
+        over("task", &format!("template \"{long}\" {{}}")),
+        over("task", &format!("{long} {{}}")),
+        over("task", &format!("{long} = 1")),
+        over(&long, "a = 1"),
+        over("task", &over("template", "")),
+    ] {
+        let found = problems(&format!("job \"x\" {{\n{}\n}}", over("group", &inner)));
+        assert!(found.iter().any(|p| p.contains("produce too much")), "{:?}", found.first());
+    }
+    let thousand = "dynamic \"constraint\" {\nfor_each = range(500)\ncontent {\nattribute = \"${attr.x}\"\nvalue = \
+                    \"${constraint.value}\"\n}\n}";
+    good(&in_task(thousand));
+}
+
+#[test]
 fn compiling_patterns_counts_and_a_pattern_is_compiled_once() {
     let each = "regex_replace(\"a\", \"\\\\p{L}{20}${i}x${j}\", \"\")";
     let attack = format!("jsonencode([for j in range(1000) : [for i in range(1000) : {each}]])");
