@@ -37,10 +37,11 @@ impl Reloads for ApiReload {
                 Err(error) => tell(TOKENS, KeyVerdict::Refused(causes::chain(&error))),
             }
             // Other files need another listener.
-            if running.cluster.tls == new.cluster.tls
-                && let Some(Err(error)) = self.tls.as_ref().map(ApiTls::reload)
-            {
-                tell(TLS, KeyVerdict::Refused(causes::chain(&error)));
+            let same = running.cluster.tls == new.cluster.tls;
+            match self.tls.as_ref().filter(|_| same).map(ApiTls::reload) {
+                None | Some(Ok(false)) => {}
+                Some(Ok(true)) => tell(TLS, KeyVerdict::Applied),
+                Some(Err(error)) => tell(TLS, KeyVerdict::Refused(causes::chain(&error))),
             }
             reports
         })

@@ -72,7 +72,7 @@ use self::supervise::record::Records;
 use ostler_model::clock::Clock;
 use ostler_model::cores::CoreSet;
 use ostler_model::ids::RunId;
-use ostler_model::limits::EXEC_SESSIONS_MAX;
+use ostler_model::limits::COMMANDS_INSIDE_MAX;
 pub use ostler_model::limits::WORKLOADS_PER_RUN_MAX;
 use ostler_model::ports::{BoxFuture, ByteSink, IdentityRecorder, ProcessIdentity};
 use ostler_model::task::RawExit;
@@ -291,7 +291,7 @@ impl ProcessHost {
                 way,
                 isolator,
                 abilities: OnceCell::new(),
-                sessions: Arc::new(Semaphore::new(EXEC_SESSIONS_MAX)),
+                sessions: Arc::new(Semaphore::new(COMMANDS_INSIDE_MAX)),
                 boot_id,
                 cgroups,
                 table: Mutex::default(),

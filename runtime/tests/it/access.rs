@@ -283,6 +283,25 @@ async fn sessions_of_strangers_keep_no_command_out() {
     let mut head = [0; 12];
     stream.read_exact(&mut head).await.unwrap();
     assert_eq!(head, *b"HTTP/1.1 101");
+    // And holds no more than half of them, so that others find one too.
+    let mut own_held = vec![stream];
+    let refused = loop {
+        let mut stream = TcpStream::connect(open.at).await.unwrap();
+        stream.write_all(own.as_bytes()).await.unwrap();
+        stream.read_exact(&mut head).await.unwrap();
+        if head != *b"HTTP/1.1 101" {
+            break head;
+        }
+        own_held.push(stream);
+        assert!(own_held.len() <= EXEC_SESSIONS_MAX, "one token took them all");
+    };
+    assert_eq!(refused, *b"HTTP/1.1 429");
+    let other = open.token(&["operate"]).await;
+    let others = request.replacen("\r\n", &format!("\r\nX-Nomad-Token: {other}\r\n"), 1);
+    let mut stream = TcpStream::connect(open.at).await.unwrap();
+    stream.write_all(others.as_bytes()).await.unwrap();
+    stream.read_exact(&mut head).await.unwrap();
+    assert_eq!(head, *b"HTTP/1.1 101");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -600,7 +619,7 @@ impl Certificates {
 #[tokio::test(flavor = "multi_thread")]
 async fn with_tls_the_command_line_knows_the_agent_by_its_authority() {
     let (certificates, others) = (Certificates::new(), Certificates::new());
-    let open = Open::start(&format!("{TOKENS}{}", certificates.block(""))).await;
+    let mut open = Open::start(&format!("{TOKENS}{}", certificates.block(""))).await;
     let token = open.token(&["read"]).await;
     let url = format!("https://{}", open.at);
     let asks = async |ca: &str, with: &[(&str, &str)]| {
@@ -627,6 +646,7 @@ async fn with_tls_the_command_line_knows_the_agent_by_its_authority() {
         asks(&others.file("ca.pem"), &[]).await.code == Some(0)
     })
     .await;
+    open.agent.hears("tls: applied").await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

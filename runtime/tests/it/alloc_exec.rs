@@ -367,7 +367,7 @@ async fn only_so_many_commands_run_at_once() {
         sessions.push(within(client.exec(&path)).await.unwrap());
     }
     let refused = within(client.exec(&path)).await.err().unwrap().to_string();
-    assert!(refused.contains("64 commands run inside tasks"), "{refused}");
+    assert!(refused.contains("too many commands inside tasks at once"), "{refused}");
     drop(sessions);
     until("there is room again", async || client.exec(&path).await.is_ok()).await;
 }

@@ -13,7 +13,7 @@ use ostler_lifecycle::task::RequestError;
 use ostler_model::access::{Level, NotPolicy};
 use ostler_model::causes;
 use ostler_model::ids::{AllocId, JobId, TaskName, UnknownNamespace};
-use ostler_model::limits::{API_BODY_BYTES_MAX, API_COMPUTING_WALL_MAX, EXEC_SESSIONS_MAX};
+use ostler_model::limits::{API_BODY_BYTES_MAX, API_COMPUTING_WALL_MAX, EXEC_HANDSHAKES_MAX};
 use ostler_model::vars::VarPathError;
 
 /// Why a request was not served.
@@ -208,9 +208,12 @@ pub(super) enum Failure {
         /// How many it has.
         own: usize,
     },
-    /// As many commands inside tasks as there may be.
-    #[error("{EXEC_SESSIONS_MAX} commands run inside tasks of this node; end one and try again")]
-    TooManySessions,
+    /// As many clients as there may be have not said yet who they are.
+    #[error(
+        "{EXEC_HANDSHAKES_MAX} clients have asked for commands inside tasks and not said who they are; send the \
+         token with the request, or try again in a moment"
+    )]
+    TooManyUnknown,
     /// Only a WebSocket carries frames both ways.
     #[error(
         "a command inside a task is run over a WebSocket: ask with Connection: Upgrade, Upgrade: websocket, \
@@ -331,7 +334,7 @@ impl Failure {
             Self::EndRun(EndRunError::Refused { .. }) => StatusCode::INTERNAL_SERVER_ERROR,
             Self::File { source, .. } => file_status(source),
             Self::TooManyOfOne { .. } => StatusCode::TOO_MANY_REQUESTS,
-            Self::NoneFree { .. } | Self::TooManySessions | Self::Starting(_) | Self::Leaving => {
+            Self::NoneFree { .. } | Self::TooManyUnknown | Self::Starting(_) | Self::Leaving => {
                 StatusCode::SERVICE_UNAVAILABLE
             }
             Self::NotWebSocket => StatusCode::UPGRADE_REQUIRED,

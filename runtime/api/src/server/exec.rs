@@ -23,7 +23,7 @@ use ostler_model::access::Level;
 use ostler_model::clock;
 use ostler_model::limits::{
     EXEC_CLOSE_WALL_MAX, EXEC_FRAME_BYTES_MAX, EXEC_HANDSHAKE_WALL_MAX, EXEC_HANDSHAKES_MAX,
-    EXEC_SESSIONS_MAX, EXEC_SIGN_PERIOD,
+    EXEC_SIGN_PERIOD,
 };
 use ostler_model::session::ExecSession;
 use ostler_wire::ExecHandshake;
@@ -40,11 +40,12 @@ use super::error::Failure;
 use super::exec_frames::{exec_frame, said_in};
 use super::params::{Asked, Params};
 use super::router::Api;
+use super::shares::{Share, Shares};
 use super::websocket::{ClientSocket, Upgraded, Upgrading, upgrade};
 
 /// The sessions of the API.
 pub(super) struct Sessions {
-    places: Arc<Semaphore>,
+    places: Shares,
     /// Of those whose clients have not said who they are.
     unknown: Arc<Semaphore>,
     /// Their tasks: each outlives the connection that it came by.
@@ -53,10 +54,16 @@ pub(super) struct Sessions {
 
 impl Default for Sessions {
     fn default() -> Self {
-        let places = Arc::new(Semaphore::new(EXEC_SESSIONS_MAX));
+        let places = Shares::of_commands();
         let unknown = Arc::new(Semaphore::new(EXEC_HANDSHAKES_MAX));
         Self { places, unknown, tasks: TaskTracker::new() }
     }
+}
+
+/// What a session holds until it ends.
+enum Place {
+    Unknown(#[expect(dead_code, reason = "free again when it is dropped")] OwnedSemaphorePermit),
+    Known(#[expect(dead_code, reason = "free again when it is dropped")] Share),
 }
 
 /// What is asked for, as far as it can be read.
@@ -98,11 +105,13 @@ pub(super) async fn run(
 ) -> Result<Response, Failure> {
     let wanted = Wanted::read(id, &params)?;
     // Whoever has yet to say who it is has a place of another kind: it must keep out nobody who has.
-    let places = match wanted.is_unknown() {
-        true => &api.sessions.unknown,
-        false => &api.sessions.places,
+    let place = match wanted.is_unknown() {
+        true => {
+            let free = Arc::clone(&api.sessions.unknown).try_acquire_owned();
+            Place::Unknown(free.map_err(|_| Failure::TooManyUnknown)?)
+        }
+        false => Place::Known(api.sessions.places.take(wanted.access.caller())?),
     };
-    let place = Arc::clone(places).try_acquire_owned().map_err(|_| Failure::TooManySessions)?;
     let (response, upgrading) = upgrade(request)?;
     let session = Arc::clone(&api);
     api.sessions.tasks.spawn(async move { serve(&session, upgrading, wanted, place).await });
@@ -110,7 +119,7 @@ pub(super) async fn run(
 }
 
 /// One session, from the upgrade to the end of the connection.
-async fn serve(api: &Api, upgrading: Upgrading, wanted: Wanted, place: OwnedSemaphorePermit) {
+async fn serve(api: &Api, upgrading: Upgrading, wanted: Wanted, place: Place) {
     let leaving = api.leaving.cancelled();
     let Some(Some(upgraded)) = api.leaving.run_until_cancelled(upgrading.socket()).await else {
         return;
@@ -177,8 +186,8 @@ async fn begin<S: AsyncRead + AsyncWrite + Unpin>(
     api: &Api,
     wanted: Wanted,
     reads: &mut SplitStream<WebSocketStream<S>>,
-    mut place: OwnedSemaphorePermit,
-) -> Result<(ExecSession, Access, OwnedSemaphorePermit), End> {
+    mut place: Place,
+) -> Result<(ExecSession, Access, Place), End> {
     let unknown = wanted.is_unknown();
     let Wanted { alloc, task, command, tty, handshake, mut access } = wanted;
     if handshake {
@@ -195,8 +204,8 @@ async fn begin<S: AsyncRead + AsyncWrite + Unpin>(
     };
     let_in.map_err(|failure| End::not_let_in(&failure))?;
     if unknown {
-        let own = Arc::clone(&api.sessions.places).try_acquire_owned();
-        place = own.map_err(|_| End::not_let_in(&Failure::TooManySessions))?;
+        let own = api.sessions.places.take(access.caller());
+        place = Place::Known(own.map_err(|failure| End::not_let_in(&failure))?);
     }
     Ok((api.agent.exec_asked(asked, Ok(())).await?, access, place))
 }

@@ -1,4 +1,5 @@
-//! Shares of what there is only so much of: streams, queries that wait, and large bodies on their way.
+//! Shares of what there is only so much of: streams, queries that wait, large bodies on their way, and commands
+//! inside tasks.
 //!
 //! ```text
 //! take ─┬─ over the socket, no token ─► places of their own
@@ -25,6 +26,7 @@ use ostler_model::access::TokenId;
 use ostler_model::limits::{
     API_BODIES_MAX, API_BODY_SMALL_BYTES_MAX, API_CONNECTIONS_MAX, API_STREAMS_MAX,
     API_TCP_BODIES_MAX, API_TCP_CONNECTIONS_MAX, API_TCP_STREAMS_MAX, API_TCP_WAITS_MAX,
+    EXEC_SESSIONS_MAX,
 };
 
 /// Against whose share something counts.
@@ -47,6 +49,8 @@ pub(super) enum Sort {
     Waits,
     /// Bodies of requests that are not small, until they are answered: each is in memory.
     Bodies,
+    /// Commands that run inside tasks.
+    Commands,
 }
 
 impl Sort {
@@ -55,6 +59,7 @@ impl Sort {
             Self::Streams => "streams",
             Self::Waits => "waiting queries",
             Self::Bodies => "large bodies",
+            Self::Commands => "commands inside tasks",
         }
     }
 }
@@ -97,6 +102,11 @@ impl Shares {
     /// Those of large bodies.
     pub(super) fn of_bodies() -> Self {
         Self::new(Sort::Bodies, API_BODIES_MAX, API_TCP_BODIES_MAX)
+    }
+
+    /// Those of commands inside tasks.
+    pub(super) fn of_commands() -> Self {
+        Self::new(Sort::Commands, EXEC_SESSIONS_MAX, EXEC_SESSIONS_MAX)
     }
 
     fn new(sort: Sort, operator: usize, others: usize) -> Self {

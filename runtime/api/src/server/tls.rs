@@ -13,6 +13,7 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::rustls::crypto::ring;
+use tokio_rustls::rustls::pki_types::CertificateDer;
 use tokio_rustls::rustls::server::WebPkiClientVerifier;
 use tokio_rustls::rustls::{self, RootCertStore, ServerConfig};
 use tokio_rustls::server::TlsStream;
@@ -59,7 +60,14 @@ pub enum ApiTlsError {
 #[derive(Clone)]
 pub struct ApiTls {
     files: ApiTlsFiles,
-    config: Arc<RwLock<Arc<ServerConfig>>>,
+    state: Arc<RwLock<Loaded>>,
+}
+
+/// What was read from the files.
+struct Loaded {
+    config: Arc<ServerConfig>,
+    /// All certificates, to tell whether another reading differs.
+    certificates: Vec<CertificateDer<'static>>,
 }
 
 impl std::fmt::Debug for ApiTls {
@@ -74,18 +82,20 @@ impl ApiTls {
     /// # Errors
     /// When a file cannot be read, or what it has not be used.
     pub fn read(files: ApiTlsFiles) -> Result<Self, ApiTlsError> {
-        let config = Arc::new(RwLock::new(Arc::new(config(&files)?)));
-        Ok(Self { files, config })
+        let state = Arc::new(RwLock::new(loaded(&files)?));
+        Ok(Self { files, state })
     }
 
-    /// Read the files again: connections that begin from now on have what is in them.
+    /// Read the files again: connections that begin from now on have what is in them. Whether it differs.
     ///
     /// # Errors
     /// As [`ApiTls::read`]; all stays as it was then.
-    pub fn reload(&self) -> Result<(), ApiTlsError> {
-        let read = Arc::new(config(&self.files)?);
-        *self.config.write().unwrap_or_else(PoisonError::into_inner) = read;
-        Ok(())
+    pub fn reload(&self) -> Result<bool, ApiTlsError> {
+        let read = loaded(&self.files)?;
+        let mut state = self.state.write().unwrap_or_else(PoisonError::into_inner);
+        let differs = read.certificates != state.certificates;
+        *state = read;
+        Ok(differs)
     }
 
     pub(super) async fn accept(&self, stream: TcpStream) -> io::Result<TlsStream<TcpStream>> {
@@ -95,7 +105,7 @@ impl ApiTls {
             tell_of_tls(stream).await?;
             return Err(io::Error::other("the client speaks HTTP without TLS, and was told so"));
         }
-        let config = Arc::clone(&self.config.read().unwrap_or_else(PoisonError::into_inner));
+        let config = Arc::clone(&self.state.read().unwrap_or_else(PoisonError::into_inner).config);
         TlsAcceptor::from(config).accept(stream).await
     }
 }
@@ -125,7 +135,9 @@ async fn tell_of_tls(mut stream: TcpStream) -> io::Result<()> {
     }
 }
 
-fn config(files: &ApiTlsFiles) -> Result<ServerConfig, ApiTlsError> {
+fn loaded(files: &ApiTlsFiles) -> Result<Loaded, ApiTlsError> {
+    let chain = certificates(&files.certificate)?;
+    let mut all = chain.clone();
     let provider = Arc::new(ring::default_provider());
     let own = |source| ApiTlsError::Own { file: files.certificate.clone(), source };
     let config = ServerConfig::builder_with_provider(Arc::clone(&provider))
@@ -137,6 +149,7 @@ fn config(files: &ApiTlsFiles) -> Result<ServerConfig, ApiTlsError> {
             let refused = |why: String| ApiTlsError::Clients { file: file.clone(), why };
             let mut roots = RootCertStore::empty();
             for certificate in certificates(file)? {
+                all.push(certificate.clone());
                 roots.add(certificate).map_err(|error| refused(error.to_string()))?;
             }
             let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider)
@@ -145,7 +158,8 @@ fn config(files: &ApiTlsFiles) -> Result<ServerConfig, ApiTlsError> {
             config.with_client_cert_verifier(verifier)
         }
     };
-    config.with_single_cert(certificates(&files.certificate)?, pem::key(&files.key)?).map_err(own)
+    let config = config.with_single_cert(chain, pem::key(&files.key)?).map_err(own)?;
+    Ok(Loaded { config: Arc::new(config), certificates: all })
 }
 
 #[cfg(test)]

@@ -4,7 +4,7 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
 use super::isolated::scene;
 use super::*;
-use ostler_model::limits::{EXEC_ARGUMENTS_MAX, EXEC_SESSIONS_MAX};
+use ostler_model::limits::{COMMANDS_INSIDE_MAX, EXEC_ARGUMENTS_MAX};
 use ostler_model::session::{ExecPlan, ExecSession, TerminalSize};
 
 const SIZE: TerminalSize = TerminalSize { rows: 24, columns: 80 };
@@ -254,12 +254,12 @@ async fn what_cannot_be_run_is_named_and_too_much_is_refused() {
     );
 
     let mut all = Vec::new();
-    for _ in 0..EXEC_SESSIONS_MAX {
+    for _ in 0..COMMANDS_INSIDE_MAX {
         all.push(host.exec(run, &id, plan("sleep 1000"), None).await.unwrap());
     }
     assert!(refused(plan("true")).await.contains("as many commands"));
     all.clear();
-    until("one may begin again", || host.inner.sessions.available_permits() == EXEC_SESSIONS_MAX)
+    until("one may begin again", || host.inner.sessions.available_permits() == COMMANDS_INSIDE_MAX)
         .await;
     forget(&host, run, &id).await;
 }
