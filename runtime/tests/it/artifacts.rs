@@ -544,3 +544,29 @@ async fn a_module_of_a_registry_runs_by_tag_and_by_digest_and_where_it_is_truste
         assert!(said.len() == 1 && said[0].contains("sign"), "{said:?}");
     }
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_fetched_into_secrets_is_there_and_the_tasks_also_where_they_are_in_memory() {
+    let (files, agent) = (Files::start().await, AgentProcess::start().await);
+    let key = files.body("/key", b"key\n");
+    let archive = files.body("/more.tar", &tar(&[("deep/in", "in\n"), ("top", "top\n")]));
+    let large = files.body("/large", &vec![b'x'; 3 << 20]);
+    let brought = [
+        artifact(&key, "destination = \"secrets/\""),
+        artifact(&key, "mode = \"file\"\n destination = \"${NOMAD_SECRETS_DIR}/own/name\""),
+        artifact(&archive, "destination = \"secrets/tree\""),
+    ];
+    let script = "cd $NOMAD_SECRETS_DIR && cat key own/name tree/deep/in tree/top && \
+                  ls -A . tree | grep -c unfinished";
+    agent.submit(&job("kept", 1, &shell("t", script, &brought.concat()))).await.said(0, &[]);
+    let (alloc, _task) = over(&agent, "kept").await;
+    let said = output(&agent, &alloc).await;
+    assert_eq!(said, "key\nkey\nin\ntop\n0\n");
+    if rustix::process::geteuid().is_root() {
+        let too_large = artifact(&large, "destination = \"secrets/\"");
+        agent.submit(&job("large", 1, &shell("t", "true", &too_large))).await.said(0, &[]);
+        let (_, task) = over(&agent, "large").await;
+        let said = events(&task, "Failed Artifact Download");
+        assert!(said[0].contains("resources { secrets = MIB }"), "{said:?}");
+    }
+}

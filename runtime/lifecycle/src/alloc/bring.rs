@@ -3,7 +3,7 @@
 //! The task that it is for does not run; others of the allocation may, and what an earlier run left is
 //! there: each directory is opened in the one above and never through a link. A file takes the place of
 //! another one or of a link at once; what a directory has comes beside what is there. Everything, and each
-//! directory that is made on the way, is whose the task is.
+//! directory that is made on the way, is whose the task is. Into another file system it is copied.
 
 use std::ffi::{CStr, OsStr};
 use std::io;
@@ -23,6 +23,8 @@ use ostler_model::ids::AllocId;
 use ostler_model::limits::ARTIFACT_DEPTH_MAX;
 use ostler_model::ports::FileOwner;
 use ostler_model::task_path::TaskPath;
+
+mod across;
 
 /// Move what is at `staged` to its destination.
 ///
@@ -60,15 +62,60 @@ pub fn bring(
         Some(name) => {
             let to = path.join(&name);
             give(CWD, staged.as_os_str(), owner).map_err(failed("set the owner of", &to))?;
-            rustix::fs::renameat(CWD, staged, &target, name.as_str())
-                .map_err(failed("move what was fetched to", &to))
+            let entry = (CWD, staged.as_os_str());
+            move_entry(entry, (target.as_fd(), OsStr::new(&name)), owner).map_err(moving(to))
         }
         None => {
             let from = rustix::fs::openat(CWD, staged, DIRECTORY_FLAGS, Mode::empty());
             let from = from.map_err(failed("open", staged))?;
-            merge(from.as_fd(), target.as_fd(), owner, 0)
-                .map_err(failed("move what was fetched to", &path))
+            merge(from.as_fd(), target.as_fd(), owner, 0).map_err(moving(path))
         }
+    }
+}
+
+fn moving(path: PathBuf) -> impl FnOnce(Failed) -> AllocDirError {
+    move |failed| {
+        let source = match failed {
+            Failed::Refused(errno) => errno.into(),
+            // Of the job, not of the node: a later try has no more room.
+            Failed::NoRoom => io::Error::other(
+                "it is larger than what secrets have room for; resources { secrets = MIB } of the task says how much",
+            ),
+        };
+        AllocDirError::Io { action: "move what was fetched to", path, source }
+    }
+}
+
+/// Why something was not moved.
+enum Failed {
+    Refused(Errno),
+    /// It would have to be copied, and there is no room for that.
+    NoRoom,
+}
+
+impl From<Errno> for Failed {
+    fn from(errno: Errno) -> Self {
+        Self::Refused(errno)
+    }
+}
+
+/// A name in a directory.
+type Entry<'a> = (BorrowedFd<'a>, &'a OsStr);
+
+/// Put a file or a link where another one may be.
+fn move_entry(
+    (from, name): Entry<'_>,
+    (to, new_name): Entry<'_>,
+    owner: Option<FileOwner>,
+) -> Result<(), Failed> {
+    match rustix::fs::renameat(from, name, to, new_name) {
+        Err(Errno::XDEV) => {
+            across::copy(from, name, to, new_name, owner).map_err(|errno| match errno {
+                Errno::NOSPC | Errno::DQUOT => Failed::NoRoom,
+                other => Failed::Refused(other),
+            })
+        }
+        moved => Ok(moved?),
     }
 }
 
@@ -115,15 +162,15 @@ fn merge(
     to: BorrowedFd<'_>,
     owner: Option<FileOwner>,
     depth: usize,
-) -> Result<(), Errno> {
+) -> Result<(), Failed> {
     if depth > ARTIFACT_DEPTH_MAX {
-        return Err(Errno::NAMETOOLONG);
+        return Err(Errno::NAMETOOLONG.into());
     }
     for (name, is_directory) in entries(from)? {
         let name = OsStr::from_bytes(name.to_bytes());
         give(from, name, owner)?;
         if !is_directory {
-            rustix::fs::renameat(from, name, to, name)?;
+            move_entry((from, name), (to, name), owner)?;
             continue;
         }
         let flags = DIRECTORY_FLAGS | rustix::fs::OFlags::NOFOLLOW;
@@ -132,13 +179,20 @@ fn merge(
             Ok(()) => {
                 // Empty and ours alone: the whole takes its place.
                 owned(inner.as_fd(), owner, depth.saturating_add(1))?;
-                rustix::fs::renameat_with(from, name, to, name, RenameFlags::empty())?;
+                match rustix::fs::renameat_with(from, name, to, name, RenameFlags::empty()) {
+                    Err(Errno::XDEV) => {
+                        give(to, name, owner)?;
+                        let outer = rustix::fs::openat(to, name, flags, Mode::empty())?;
+                        merge(inner.as_fd(), outer.as_fd(), owner, depth.saturating_add(1))?;
+                    }
+                    moved => moved?,
+                }
             }
             Err(Errno::EXIST) => {
                 let outer = rustix::fs::openat(to, name, flags, Mode::empty())?;
                 merge(inner.as_fd(), outer.as_fd(), owner, depth.saturating_add(1))?;
             }
-            Err(error) => return Err(error),
+            Err(error) => return Err(error.into()),
         }
     }
     Ok(())
@@ -180,5 +234,4 @@ fn entries(dir: BorrowedFd<'_>) -> Result<Vec<(std::ffi::CString, bool)>, Errno>
 }
 
 #[cfg(test)]
-#[path = "bring_tests.rs"]
 mod tests;
