@@ -10,6 +10,7 @@ use ostler_model::limits::{
     ANSWER_DIAGNOSTIC_BYTES_MAX, NAMES_TOLD_MAX, PLUGIN_FILE_BYTES_MAX, PLUGIN_ITEM_NAME_BYTES_MAX,
 };
 use ostler_model::shown::{cut, has_hidden, shown, some_of};
+use ostler_sandbox::what_else;
 
 pub use ostler_model::plugin::{Manifest, PluginKind};
 
@@ -24,12 +25,10 @@ const PACKAGE: &str = "ostler:plugin/";
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ManifestError {
     /// No WASM magic.
-    #[error(
-        "not WebAssembly: the file begins with {start}; a plugin is a component built for wasm32-wasip2"
-    )]
+    #[error("not WebAssembly: {hint}; a plugin is a component built for wasm32-wasip2")]
     NotWasm {
-        /// The first bytes, printable.
-        start: String,
+        /// What it looks like. Nothing of its text: it may be a link to what only the agent reads.
+        hint: &'static str,
     },
     /// A core module.
     #[error(
@@ -109,13 +108,7 @@ pub fn digest(bytes: &[u8]) -> String {
 
 fn top_level(bytes: &[u8]) -> Result<(Vec<String>, Vec<String>), ManifestError> {
     if !bytes.starts_with(b"\0asm") {
-        let start = bytes.get(..8.min(bytes.len())).unwrap_or_default();
-        let start = if start.is_empty() {
-            "nothing (it is empty)".to_owned()
-        } else {
-            format!("\"{}\"", start.escape_ascii())
-        };
-        return Err(ManifestError::NotWasm { start });
+        return Err(ManifestError::NotWasm { hint: what_else(bytes) });
     }
     let damaged = |e: wasmparser::BinaryReaderError| ManifestError::Damaged {
         offset: e.offset(),

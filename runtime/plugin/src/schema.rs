@@ -217,12 +217,14 @@ impl Described {
             let place = "name".to_owned();
             convert::AnswerError { place, problem: e.to_string() }
         })?;
+        // What it answers before what it says of the configuration.
+        let version = convert::name("version", version)?;
         let config_schema = ConfigSchema::new("configuration schema", config_schema)?;
         let problems = config.map(|config| config_schema.check(config)).unwrap_or_default();
         if !problems.is_empty() {
             return Err(PluginError::Config(problems));
         }
-        Ok(Self { name, version: convert::name("version", version)?, config_schema })
+        Ok(Self { name, version, config_schema })
     }
 }
 

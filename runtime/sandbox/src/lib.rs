@@ -45,7 +45,7 @@ pub use ostler_engine::{EngineKind, Format};
 pub use output::{GuestOutput, GuestSink};
 pub use places::GuestPlace;
 pub use pooling::{PoolLowered, PoolReport, PoolUse};
-pub use prescan::{detect_format, missing_entry, prescan};
+pub use prescan::{detect_format, missing_entry, prescan, what_else};
 pub use running::{Blocks, GuestTask, yield_once};
 pub use store::{
     HostCalls, HostcallBudget, StoreLimits, StoreState, meter_host_calls, new_resource_table,

@@ -23,7 +23,9 @@ pub fn detect_format(bytes: &[u8]) -> Result<Format, CompileError> {
     Err(CompileError::NotWasm { hint: what_else(bytes) })
 }
 
-fn what_else(bytes: &[u8]) -> &'static str {
+/// What bytes look like that are not WebAssembly of a known version.
+#[must_use]
+pub fn what_else(bytes: &[u8]) -> &'static str {
     let text = bytes.trim_ascii_start();
     if bytes.is_empty() {
         "it is empty"

@@ -169,6 +169,20 @@ pub enum TrustRefusal {
         /// The trust file.
         trust: String,
     },
+    /// These bytes are listed, for others.
+    #[error(
+        "its digest is listed at {place}, which does not let it be {}; if it may be, widen plugins or kinds \
+         there: the names of the block and of the plugin itself must both fit",
+        described(name, *kind)
+    )]
+    DigestBeyondScope {
+        /// Where the digest is listed.
+        place: String,
+        /// Name of the plugin.
+        name: String,
+        /// Its kind.
+        kind: Option<PluginKind>,
+    },
     /// Nobody signed it.
     #[error(
         "a signature is required of plugins from {from}, and it has none; {}\nor trust exactly \
@@ -327,6 +341,12 @@ fn missing(
     signed: &Signed<'_>,
 ) -> TrustRefusal {
     let name = subject.name.to_owned();
+    let listed = trust.and_then(|trust| Some((trust, trust.digests.get(&subject.digest)?)));
+    if let Some((trust, listed)) = listed {
+        // It is there: a second line for it would make the file unusable.
+        let place = trust.place(listed.line);
+        return TrustRefusal::DigestBeyondScope { place, name, kind: subject.kind };
+    }
     let file = match trust {
         Some(trust) => trust.file.clone(),
         None => "a trust file (trust { file = \"…\" } in the configuration)".to_owned(),

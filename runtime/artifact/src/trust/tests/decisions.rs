@@ -220,6 +220,15 @@ fn a_refusal_prints_the_lines_that_would_mend_it() {
 }
 
 #[test]
+fn a_digest_that_is_listed_for_another_name_is_not_to_be_listed_again() {
+    let line = format!("digest \"{}\" {{ plugins = [\"exec2\"] }}", Digest::of(b"1").tagged());
+    let file = trust(&format!("{line}\n{}", key_block("release", &Signer::new(1), "")));
+    let said = case(file, 0).verdict().unwrap_err().to_string();
+    assert!(said.contains("trust.hcl:1") && said.contains("the device plugin acme-x"), "{said}");
+    assert!(said.contains("widen plugins") && !said.contains("digest \"sha256"), "{said}");
+}
+
+#[test]
 fn a_pin_alone_does_not_stand_in_for_a_signature_but_is_named_where_none_is_required() {
     let file = trust(&key_block("release", &Signer::new(1), ""));
     let mut case = case(file, 0);
