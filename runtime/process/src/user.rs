@@ -2,6 +2,7 @@
 
 use std::ffi::{CStr, CString};
 use std::io;
+use std::os::fd::AsFd;
 use std::sync::OnceLock;
 
 use nix::errno::Errno;
@@ -21,6 +22,15 @@ pub struct Ids {
     pub gid: u32,
     /// All groups, the primary one included.
     pub groups: Vec<u32>,
+}
+
+impl Ids {
+    /// Give an open file, such as a pipe, to this user and its primary group.
+    pub(crate) fn own(&self, file: impl AsFd) -> io::Result<()> {
+        let uid = rustix::fs::Uid::from_raw(self.uid);
+        let gid = rustix::fs::Gid::from_raw(self.gid);
+        Ok(rustix::fs::fchown(file, Some(uid), Some(gid))?)
+    }
 }
 
 /// Where programs of the system are, for tasks that do not say it.

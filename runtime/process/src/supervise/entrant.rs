@@ -141,13 +141,10 @@ fn begin(ends: EnterEnds, status: &OwnedFd) -> Result<Entrant, Refused> {
         let other = io::Error::other("a command runs as its task's user and as nobody else");
         return Err((Step::User, String::new(), other));
     }
-    if let Some(ids) = &ids {
+    // In the place of a terminal, which is made below, is the node's own /dev/null: nobody else's.
+    if let (Some(ids), None) = (&ids, &enter.terminal) {
         // Or the command could not open them by their names in /dev.
-        let owner = (rustix::fs::Uid::from_raw(ids.uid), rustix::fs::Gid::from_raw(ids.gid));
-        for end in &stdio {
-            rustix::fs::fchown(end, Some(owner.0), Some(owner.1))
-                .map_err(|errno| at("its input and output")(errno.into()))?;
-        }
+        stdio.iter().try_for_each(|end| ids.own(end)).map_err(at("its input and output"))?;
     }
     if let Some(cgroup) = &cgroup {
         let leaf = open_leaf(cgroup).map_err(at("the task's cgroup"))?;

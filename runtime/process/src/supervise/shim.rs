@@ -155,11 +155,10 @@ fn begin(
     let (go_child, go_task) = pipe()?;
     if let (Some(ids), Some(_)) = (&ids, &setup) {
         // Or its program could not open them by their names in /dev.
-        let owner = (rustix::fs::Uid::from_raw(ids.uid), rustix::fs::Gid::from_raw(ids.gid));
-        for end in [&stdout, &stderr] {
-            rustix::fs::fchown(end, Some(owner.0), Some(owner.1))
-                .map_err(|errno| (ShimStep::Pipes, errno.into()))?;
-        }
+        [&stdout, &stderr]
+            .into_iter()
+            .try_for_each(|end| ids.own(end))
+            .map_err(at(ShimStep::Pipes))?;
     }
     let stdin = child::dev_null().map_err(at(ShimStep::Pipes))?;
     for end in [&stdout_read, &stderr_read] {

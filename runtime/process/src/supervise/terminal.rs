@@ -70,9 +70,7 @@ impl Terminal {
         resize(&master, size)?;
         if let Some(ids) = ids {
             // Or the command could not open it by its name.
-            let (uid, gid) =
-                (rustix::fs::Uid::from_raw(ids.uid), rustix::fs::Gid::from_raw(ids.gid));
-            rustix::fs::fchown(&own, Some(uid), Some(gid))?;
+            ids.own(&own)?;
         }
         Ok(Self { master, own })
     }

@@ -154,7 +154,11 @@ async fn a_terminal_is_the_commands_own_and_has_a_size_that_changes() {
 
 #[tokio::test]
 async fn an_isolated_task_has_terminals_too() {
+    use std::os::unix::fs::MetadataExt as _;
     let Some(scene) = scene().await else { return };
+    let nodes_own =
+        || std::fs::metadata("/dev/null").map(|found| (found.uid(), found.gid())).unwrap();
+    let of_root = nodes_own();
     let case = scene.case("sleep 1000");
     let id = start(&scene.host, &case.spec).await.unwrap();
     let run = &case.spec.run_id;
@@ -167,6 +171,7 @@ async fn an_isolated_task_has_terminals_too() {
     assert_eq!(first_line(&mut session).await, "to");
     let named = first_line(&mut session).await;
     assert_eq!(named, "65534 /dev/pts/0", "its name leads to it, and it is the task's user's");
+    assert_eq!(nodes_own(), of_root, "no file of the node is given to the task's user");
     session.stdin.write_all(b"line\n").await.unwrap();
     assert_eq!(first_line(&mut session).await, "line", "as it was typed");
     assert_eq!(first_line(&mut session).await, "got line");
