@@ -228,6 +228,7 @@ impl LiveRuns {
         let failed = |error| ostler_model::causes::chain(&error);
         let noted = live::noted(&exits).map_err(failed)?;
         found.complete_runs(|run| noted.get(run.as_str()).cloned());
+        found.complete_ended(&live::ended(&exits, &found.intents()).map_err(failed)?);
         let native = live::find(&exits).map_err(failed)?;
         let mut this = Self::default();
         let known = found.known(lacks);

@@ -18,6 +18,7 @@ mod later;
 mod leftovers;
 mod rebooted;
 mod registered;
+mod runs;
 
 pub use self::leftovers::EndLeftover;
 pub use self::registered::register;
@@ -28,9 +29,8 @@ use ostler_lifecycle::task::RestoredTask;
 use ostler_lifecycle::task::handle::{LocalState, RunRecord};
 use ostler_lifecycle::task::restart::RestartTracker;
 use ostler_model::alloc::{Allocation, DesiredStatus};
-use ostler_model::ids::{AllocId, GroupName, JobId, RunId, TaskName};
+use ostler_model::ids::{AllocId, GroupName, JobId, TaskName};
 use ostler_model::job::Job;
-use ostler_model::ports::RunNote;
 use ostler_model::rollout::{JobDeployments, JobVersions};
 use ostler_model::saved::{EndedPlaces, JobRecord, NodeRegistration};
 use ostler_model::scheduling::{NodeEvent, NodeEventKind, NodeScheduling};
@@ -373,27 +373,6 @@ impl Recorded {
         }
     }
 
-    /// Runs of which only the intent is on record, completed by the notes that were kept of them. One
-    /// without a note was never let go, unless the machine was restarted since.
-    pub fn complete_runs(&mut self, noted: impl Fn(&RunId) -> Option<RunNote>) {
-        let tasks = self.allocs.values_mut().flat_map(|found| found.restored.tasks.values_mut());
-        for local in tasks.filter_map(|task| task.local.as_mut()) {
-            let Some(run) = local.run.as_mut().filter(|run| run.started.is_none()) else {
-                continue;
-            };
-            let Some(note) = noted(&run.id) else { continue };
-            match serde_json::from_value::<RunRecord>(note.record) {
-                Ok(known) if known.id == run.id && known.started.is_some() => {
-                    *run = known;
-                    // What was decided for an earlier run does not hold for this one.
-                    local.delayed_until = None;
-                }
-                Ok(_) => {}
-                Err(error) => tracing::warn!(run = %run.id, %error, "its note says nothing of it"),
-            }
-        }
-    }
-
     /// Allocations that an agent with jobs is to run on, with what is recorded of their tasks.
     pub fn going_on(&mut self) -> impl Iterator<Item = (&Allocation, &mut Tasks)> {
         let kept = self.kept();
@@ -402,23 +381,6 @@ impl Recorded {
             let alloc = found.allocation.as_deref().filter(|_| goes_on)?;
             Some((alloc, &mut found.restored.tasks))
         })
-    }
-
-    /// Every run on record: what else may have an exit, or live, is nobody's.
-    #[must_use]
-    pub fn runs(&self) -> Vec<RunId> {
-        let tasks = self.allocs.values().flat_map(|found| found.restored.tasks.values());
-        let runs = tasks.filter_map(|task| task.local.as_ref()?.run.as_ref());
-        runs.map(|run| run.id.clone()).collect()
-    }
-
-    /// Runs of which only the intent is on record, and of which no note was kept: never let go.
-    #[must_use]
-    pub fn intents(&self) -> Vec<RunId> {
-        let tasks = self.allocs.values().flat_map(|found| found.restored.tasks.values());
-        let runs = tasks.filter_map(|task| task.local.as_ref()?.run.as_ref());
-        let intents = runs.filter(|run| run.started.is_none() && run.identities.is_empty());
-        intents.map(|run| run.id.clone()).collect()
     }
 
     /// The highest index on record.

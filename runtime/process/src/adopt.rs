@@ -46,11 +46,8 @@ impl ProcessHost {
                 Some(exit) => Adoption::Ended(exit),
             });
         }
-        let Some(supervisor) = identity.supervisor else {
-            return Ok(Adoption::Unknown);
-        };
         let same_boot = identity.boot_id == self.inner.boot_id;
-        if same_boot {
+        if let Some(supervisor) = identity.supervisor.filter(|_| same_boot) {
             let opened = identity::open_same(supervisor.pid, supervisor.start_ticks);
             let opened =
                 opened.map_err(|source| ProcessError::system("opening a supervisor", source))?;
@@ -77,6 +74,8 @@ impl ProcessHost {
             }
             // Not a word about the record.
             Err(error @ ExitRecordError::Directory { .. }) => return Err(error.into()),
+            // Nothing says who watched over it.
+            _ if identity.supervisor.is_none() => return Ok(Adoption::Unknown),
             // A record that the crash of the machine has torn is none.
             _ if !same_boot => return Ok(Adoption::Rebooted),
             missing => {

@@ -2,12 +2,12 @@
 //!
 //! ```text
 //! notes of runs (exits/*.run) ─ its supervisor lives (pid, start time, boot) ───────────────┐
-//! /proc ─ processes called ostler-shim that hold our directory of exit records open ─ its  ─┴─► LiveRun
+//! /proc ─ own processes called ostler-shim that hold our directory of exit records open ─ its ┴─► LiveRun
 //!         task: a child named by a record, or its only one; of which job: the task's environment
 //! ```
 //! The second way finds those whose notes are gone or were never written (supervisors of older
 //! agents). Their task can write what its environment seems to be: at worst it is taken for one of
-//! another job, which is then held back.
+//! another job, which is then held back. One that has ended meanwhile is known by its exit record ([`ended`]).
 //!
 //! Notes and records are copied with a data directory, supervisors are not: one that works for another
 //! directory is told as such.
@@ -159,6 +159,28 @@ pub fn noted(records: &Path) -> Result<BTreeMap<String, RunNote>, ExitRecordErro
     Ok(notes.map(|note| (note.run, note.about)).collect())
 }
 
+/// The processes of these runs that were let go and have ended, as their exit records alone say: by run. Which
+/// boot they are of is not known, so that nothing that lives is taken for one of them. Blocks. Nothing where there
+/// is no such directory.
+///
+/// # Errors
+/// When the directory cannot be read.
+pub fn ended(
+    records: &Path,
+    runs: &[RunId],
+) -> Result<BTreeMap<RunId, ProcessIdentity>, ExitRecordError> {
+    if runs.is_empty() || !records.is_dir() {
+        return Ok(BTreeMap::new());
+    }
+    let opened = Records::open(records)?;
+    let released = opened.of_runs(runs)?.into_iter().filter(|(_, _, _, record)| record.released);
+    let ended = released.map(|(run, pid, start_ticks, _)| {
+        let boot_id = String::new();
+        (run.clone(), ProcessIdentity { pid, start_ticks, boot_id, cgroup: None, supervisor: None })
+    });
+    Ok(ended.collect())
+}
+
 /// Tasks by pid and start time, as the names of records say.
 fn task_names(records: &Records) -> BTreeMap<u32, u64> {
     let names = records.names().unwrap_or_default();
@@ -189,10 +211,10 @@ fn works_elsewhere(supervisor: u32, records: &KnownDir) -> Option<PathBuf> {
     other.path.parent().map(Path::to_owned)
 }
 
-/// Is this the name of a supervisor?
+/// Is it called as a supervisor, and of this program's user?
 pub(super) fn is_supervisor(pid: u32) -> bool {
     let comm = fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
-    comm.trim_end() == COMM
+    comm.trim_end() == COMM && open_files::is_own(pid)
 }
 
 /// Processes that are supervisors of this directory, but for those that are known.

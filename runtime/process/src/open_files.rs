@@ -39,6 +39,22 @@ pub fn of(pid: u32) -> io::Result<Vec<OpenFile>> {
     Ok(found)
 }
 
+/// Does a process run as this one does: as its user throughout, and among the same processes? What it is called and
+/// which paths it has open proves nothing else: any user, and a task in namespaces of its own, can make that up.
+#[must_use]
+pub fn is_own(pid: u32) -> bool {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    let own = rustix::process::geteuid().as_raw();
+    let users = status.lines().find_map(|line| line.strip_prefix("Uid:")).unwrap_or_default();
+    let mut users = users.split_ascii_whitespace().map(|user| user.parse() == Ok(own));
+    // Real, effective, saved and of the file system. The owner of its directory is no answer: that is root for
+    // whoever may not be looked at.
+    let same_user = (0..4).all(|_| users.next() == Some(true));
+    let processes = |pid: &str| fs::read_link(format!("/proc/{pid}/ns/pid")).ok();
+    let among = processes(&pid.to_string());
+    same_user && among.is_some() && among == processes("self")
+}
+
 /// Every process that has a number now. Reads `/proc`.
 ///
 /// # Errors
@@ -104,6 +120,47 @@ mod tests {
         let at = PathBuf::from(format!("/proc/{}/fd/{}", std::process::id(), file.as_raw_fd()));
         let found = of(std::process::id()).unwrap().into_iter().find(|open| open.at == at);
         (file, found.unwrap())
+    }
+
+    #[test]
+    fn a_process_of_another_user_or_in_a_namespace_of_its_own_is_not_our_own() {
+        use std::os::unix::process::CommandExt as _;
+        assert!(is_own(std::process::id()));
+        assert!(!is_own(u32::MAX), "there is none");
+        // The process that prints a line: `who` is it, or its parent.
+        let judged = |command: &mut std::process::Command, who: fn(u32) -> u32| {
+            let piped = std::process::Stdio::piped;
+            let mut child = command.stdin(piped()).stdout(piped()).spawn().unwrap();
+            io::Read::read_exact(child.stdout.as_mut().unwrap(), &mut [0; 1]).unwrap();
+            let own = is_own(who(child.id()));
+            drop(child.stdin.take());
+            child.wait().unwrap();
+            own
+        };
+        let shell = |script: &str| {
+            let mut command = std::process::Command::new("/bin/sh");
+            command.args(["-c", script]);
+            command
+        };
+        assert!(judged(&mut shell("echo; read line"), |pid| pid));
+        if !rustix::process::geteuid().is_root() {
+            eprintln!("skipped: only root starts processes of other users");
+            return;
+        }
+        assert!(!judged(shell("echo; read line").uid(65_534), |pid| pid), "another user's");
+        let mut apart = shell("(echo; read line); exit 0");
+        // SAFETY: one system call between fork and exec.
+        unsafe {
+            apart.pre_exec(|| match libc::unshare(libc::CLONE_NEWPID) {
+                0 => Ok(()),
+                _ => Err(io::Error::last_os_error()),
+            });
+        }
+        let inside = |pid: u32| {
+            let children = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap();
+            children.trim().parse().unwrap()
+        };
+        assert!(!judged(&mut apart, inside), "root of a namespace of its own");
     }
 
     #[test]

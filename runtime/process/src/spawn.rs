@@ -36,17 +36,7 @@ use ostler_model::task::RawExit;
 /// Start a process; its id once it is held, or once it runs when its run was released before.
 pub(super) async fn start(host: ProcessHost, spec: ProcessSpec) -> Result<String, ProcessError> {
     check_room(&host, &spec.run_id)?;
-    let prepared = prepare(&host, &spec).await?;
-    // What is not here, in its namespaces, is forked by a process of one thread.
-    let apart = spec.isolation.is_some() || spec.network.is_some();
-    let mut started = match (&host.inner.way, apart) {
-        (Way::Here(spawner), false) => fork_here(&host, spawner, &spec, prepared).await?,
-        (Way::Supervised(line), _) => fork_supervised(&host, line, &spec, prepared).await?,
-        (Way::Here(_), true) => {
-            let line = host.inner.isolator.as_ref().ok_or(NO_ISOLATOR)?;
-            fork_supervised(&host, line, &spec, prepared).await?
-        }
-    };
+    let mut started = fork(&host, &spec).await?;
     if let Err(error) = record(&spec, &started.process).await {
         return Err(started.abandon(error).await);
     }
@@ -57,6 +47,25 @@ pub(super) async fn start(host: ProcessHost, spec: ProcessSpec) -> Result<String
     }
     started.armed = false;
     Ok(started.process.id())
+}
+
+/// A process that is held. A zygote that dies or hangs over it is replaced, and asked with other pipes and another
+/// cgroup: what the one before has begun may still live, and gives up by itself.
+async fn fork(host: &ProcessHost, spec: &ProcessSpec) -> Result<Started, ProcessError> {
+    // What is not here, in its namespaces, is forked by a process of one thread.
+    let apart = spec.isolation.is_some() || spec.network.is_some();
+    for _ in 0..ZYGOTE_TRIES_MAX {
+        let prepared = prepare(host, spec).await?;
+        let line = match (&host.inner.way, apart) {
+            (Way::Here(spawner), false) => return fork_here(host, spawner, spec, prepared).await,
+            (Way::Supervised(line), _) => line,
+            (Way::Here(_), true) => host.inner.isolator.as_ref().ok_or(NO_ISOLATOR)?,
+        };
+        if let Some(started) = fork_supervised(host, line, spec, prepared).await? {
+            return Ok(started);
+        }
+    }
+    Err(ProcessError::Supervisor { reason: "was killed, or hung, before its task ran" })
 }
 
 const NO_ISOLATOR: ProcessError =
@@ -195,13 +204,13 @@ async fn fork_here(
     Ok(Started::register(host, spec, process, held))
 }
 
-/// Ask the zygote for a shim, and take its answer.
+/// Ask the zygote for a shim, and take its answer. `None`: the zygote was lost over it.
 async fn fork_supervised(
     host: &ProcessHost,
     line: &Line,
     spec: &ProcessSpec,
     prepared: Prepared,
-) -> Result<Started, ProcessError> {
+) -> Result<Option<Started>, ProcessError> {
     let Prepared { texts, ids, program, setup, leaf, go, status } = prepared;
     let ((go_shim, go), (status, status_task)) = (go, status);
     let cgroup = leaf.as_ref().map(|leaf| leaf.path().to_owned());
@@ -217,7 +226,7 @@ async fn fork_supervised(
         with_agent: host.inner.kill_with_agent,
     };
     let ordered = Ordered { order, files, go: go_shim, status: status_task };
-    let (shim, task) = ordered.ask(line).await?;
+    let Some((shim, task)) = ordered.ask(line).await? else { return Ok(None) };
 
     // The go pipe is ours: whatever fails from here on, the shim gives up.
     let system = |what| move |source| ProcessError::system(what, source);
@@ -238,7 +247,7 @@ async fn fork_supervised(
     };
     let reach = Reach::Supervisor { pidfd, task: Some(task_fd) };
     let process = supervised(host, &spec.run_id, identity, reach, leaf);
-    Ok(Started::register(host, spec, process, held))
+    Ok(Some(Started::register(host, spec, process, held)))
 }
 
 const SUPERVISOR_GONE: ProcessError =
@@ -293,46 +302,41 @@ impl Ordered {
         how(line, &self.order, &OrderEnds { go, status, answer, dirs })
     }
 
-    /// Shim and task, held. A zygote that dies or hangs over it is replaced.
-    async fn ask(self, line: &Line) -> Result<(Who, Who), ProcessError> {
+    /// Shim and task, held. `None`: whoever was asked was killed, or hung and was replaced. A shim may have been
+    /// forked all the same, so that nothing of this order is used again.
+    async fn ask(self, line: &Line) -> Result<Option<(Who, Who)>, ProcessError> {
         let ordered = Arc::new(self);
         let _turn = line.turn().await.ok_or(ProcessError::Stopped)?;
-        for _ in 0..ZYGOTE_TRIES_MAX {
-            let (answer, answer_shim) = piped()?;
-            let mut answer = receiver(answer)?;
-            if ordered.send(line, &answer_shim, Line::try_send).unwrap_or(false) {
-                drop(answer_shim);
-            } else {
-                let (line, asking) = (line.clone(), Arc::clone(&ordered));
-                let sent = tokio::task::spawn_blocking(move || {
-                    asking.send(&line, &answer_shim, Line::send)
-                });
-                sent.await
-                    .map_err(|_| ProcessError::Stopped)?
-                    .map_err(|source| ProcessError::system("asking for a supervisor", source))?;
-            }
-            let mut bytes = [0; Answer::BYTES];
-            let answered = clock::timeout(SUPERVISOR_WAIT_MAX, answer.read_exact(&mut bytes));
-            // One that hangs is replaced: what it was sent is given up.
-            let Some(answered) = line.watched(answered).await else { continue };
-            match answered {
-                None => return Err(ProcessError::Supervisor { reason: "did not answer in time" }),
-                Some(Err(error)) => {
-                    tracing::warn!(%error, "a supervisor was killed before it answered");
-                }
-                Some(Ok(_)) => {
-                    return match Answer::from_bytes(bytes) {
-                        Some(Answer::Held { shim, task }) => Ok((shim, task)),
-                        Some(Answer::Failed { step, errno }) => {
-                            let source = std::io::Error::from_raw_os_error(errno);
-                            Err(ProcessError::system(step.name(), source))
-                        }
-                        None => Err(ProcessError::Supervisor { reason: "gave a broken answer" }),
-                    };
-                }
-            }
+        let (answer, answer_shim) = piped()?;
+        let mut answer = receiver(answer)?;
+        if ordered.send(line, &answer_shim, Line::try_send).unwrap_or(false) {
+            drop(answer_shim);
+        } else {
+            let (line, asking) = (line.clone(), Arc::clone(&ordered));
+            let sent =
+                tokio::task::spawn_blocking(move || asking.send(&line, &answer_shim, Line::send));
+            sent.await
+                .map_err(|_| ProcessError::Stopped)?
+                .map_err(|source| ProcessError::system("asking for a supervisor", source))?;
         }
-        Err(SUPERVISOR_GONE)
+        let mut bytes = [0; Answer::BYTES];
+        let answered = clock::timeout(SUPERVISOR_WAIT_MAX, answer.read_exact(&mut bytes));
+        let Some(answered) = line.watched(answered).await else { return Ok(None) };
+        match answered {
+            None => Err(ProcessError::Supervisor { reason: "did not answer in time" }),
+            Some(Err(error)) => {
+                tracing::warn!(%error, "a supervisor was killed before it answered");
+                Ok(None)
+            }
+            Some(Ok(_)) => match Answer::from_bytes(bytes) {
+                Some(Answer::Held { shim, task }) => Ok(Some((shim, task))),
+                Some(Answer::Failed { step, errno }) => {
+                    let source = std::io::Error::from_raw_os_error(errno);
+                    Err(ProcessError::system(step.name(), source))
+                }
+                None => Err(ProcessError::Supervisor { reason: "gave a broken answer" }),
+            },
+        }
     }
 }
 

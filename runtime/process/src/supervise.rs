@@ -279,11 +279,22 @@ fn last_errno() -> Errno {
 /// # Errors
 /// It has none, or one of another form.
 pub(super) fn order_of(supervisor: u32) -> io::Result<std::fs::File> {
-    let is_order = |link: PathBuf| link.to_str().is_some_and(|to| to.contains(ORDER_NAME));
-    let entries = std::fs::read_dir(format!("/proc/{supervisor}/fd"))?;
-    let mut paths = entries.flatten().map(|entry| entry.path());
-    let path = paths.find(|path| std::fs::read_link(path).is_ok_and(is_order));
-    std::fs::File::open(path.ok_or(io::ErrorKind::NotFound)?)
+    let path = memory_file(supervisor, ORDER_NAME).ok_or(io::ErrorKind::NotFound)?;
+    std::fs::File::open(path)
+}
+
+/// The memory file of this name that a process has open, in `/proc`. Other files, such as logs of a task that is called
+/// so, have the name at another place of their path.
+fn memory_file(pid: u32, name: &str) -> Option<PathBuf> {
+    let memory = format!("/memfd:{name}");
+    let is_named = |link: PathBuf| {
+        let rest = link.to_str().and_then(|to| to.strip_prefix(&memory));
+        rest.is_some_and(|rest| rest.is_empty() || rest == " (deleted)")
+    };
+    let mut entries = std::fs::read_dir(format!("/proc/{pid}/fd")).ok()?.flatten();
+    entries
+        .find(|entry| std::fs::read_link(entry.path()).is_ok_and(is_named))
+        .map(|entry| entry.path())
 }
 
 /// What is in a memory file.
@@ -300,6 +311,18 @@ fn read_posted<T: serde::de::DeserializeOwned>(file: impl AsFd) -> io::Result<T>
 #[allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_memory_file_is_not_a_log_of_a_task_that_is_called_like_it() {
+        const NAME: &str = "ostler-probe-1";
+        let dir = tempfile::tempdir().unwrap();
+        let _log = std::fs::File::create(dir.path().join(format!("{NAME}.stdout.0"))).unwrap();
+        let own = std::process::id();
+        assert_eq!(memory_file(own, NAME), None);
+        let _memory = rustix::fs::memfd_create(NAME, rustix::fs::MemfdFlags::CLOEXEC).unwrap();
+        let found = std::fs::read_link(memory_file(own, NAME).unwrap()).unwrap();
+        assert_eq!(found.to_str(), Some("/memfd:ostler-probe-1 (deleted)"));
+    }
 
     #[test]
     fn answers_come_through_as_they_were_said() {

@@ -21,6 +21,7 @@ mod confined;
 mod crash;
 mod detached;
 mod end;
+mod hung;
 mod inside;
 mod isolated;
 mod outlive;

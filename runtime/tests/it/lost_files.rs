@@ -2,10 +2,12 @@
 
 use std::path::Path;
 
-use rustix::process::Signal;
+use rustix::process::{Pid, Signal, kill_process_group};
 
 use crate::support::agent_process::{AgentProcess, Home, ask};
+use crate::support::binary::unconfigured;
 use crate::support::jobs::{shell, wasm};
+use crate::support::needs::{Need, skipped};
 use crate::support::system::{eventually, pid_in, runs, until};
 
 fn service(id: &str, task: &str) -> String {
@@ -71,7 +73,7 @@ async fn copy(from: &Path, to: &Path) {
     // What a new home begins with is linked from where the other's is: `cp` takes them for the same files.
     drop(std::fs::remove_dir_all(to.join("code")));
     drop(std::fs::remove_file(to.join("code.key")));
-    let mut copy = crate::support::binary::unconfigured("cp");
+    let mut copy = unconfigured("cp");
     copy.arg("-a").arg(from.join(".")).arg(to);
     let done = copy.output().await.unwrap();
     assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
@@ -117,6 +119,69 @@ async fn an_agent_on_a_copied_data_directory_leaves_the_tasks_of_the_first_alone
     }
     agent.ask(&["job", "stop", "native"]).await.said(0, &["job native is stopped"]);
     assert!(!runs(pid), "its own agent ends it");
+}
+
+/// A program of another user that has a directory of the agent open. Root opens it here, in place of a mount namespace
+/// in which that user makes a directory of the same path.
+fn of_another_user(program: &str, opened: &Path) -> tokio::process::Command {
+    let mut command = unconfigured(program);
+    command.stdin(std::fs::File::open(opened).unwrap()).uid(65_534).kill_on_drop(true);
+    command
+}
+
+/// Called as a supervisor, with a child that seems to be a task of this job.
+fn false_supervisor(job: &str, exits: &Path) -> tokio::process::Child {
+    let script = "echo ostler-shim > /proc/$$/comm; sleep 600 & wait";
+    let mut shell = of_another_user("/bin/sh", exits);
+    shell.args(["-c", script]).env("NOMAD_ALLOC_ID", "00000000-0000-4000-8000-000000000001");
+    shell.env("NOMAD_JOB_ID", job).env("NOMAD_GROUP_NAME", "g").env("NOMAD_TASK_NAME", "t");
+    shell.env("NOMAD_ALLOC_INDEX", "0").process_group(0).spawn().unwrap()
+}
+
+/// Called as a worker: it waits for somebody who writes to what its argument names.
+fn false_worker(beside: &Path, own_dir: &Path) -> tokio::process::Child {
+    let mode = rustix::fs::Mode::from_raw_mode(0o644);
+    let pipe = beside.join("__worker");
+    rustix::fs::mknodat(rustix::fs::CWD, &pipe, rustix::fs::FileType::Fifo, mode, 0).unwrap();
+    of_another_user("cat", own_dir).arg("__worker").current_dir(beside).spawn().unwrap()
+}
+
+#[tokio::test]
+async fn a_process_of_another_user_passes_for_no_supervisor_and_for_no_worker() {
+    if !rustix::process::geteuid().is_root() {
+        return skipped(Need::Root, "only root starts processes of another user");
+    }
+    let agent = AgentProcess::start().await;
+    let toolbox = ostler_guests::fixtures::TOOLBOX_P1;
+    let idle = service("idle", &wasm("t", toolbox, &["sleep", "1000000"], ""));
+    agent.run(&idle).await.said(0, &["job idle runs"]);
+    let home = killed(agent).await;
+    let worker = std::fs::read_dir(home.path().join("workers")).unwrap().flatten().next().unwrap();
+    let mut beside = tempfile::Builder::new();
+    let beside = beside.permissions(std::os::unix::fs::PermissionsExt::from_mode(0o755));
+    let beside = beside.tempdir_in("/tmp").unwrap();
+    let mut supervisor = false_supervisor("bank", &home.path().join("exits"));
+    let mut other = false_worker(beside.path(), &worker.path());
+    let of = |child: &tokio::process::Child, file: &str| {
+        let text = std::fs::read(format!("/proc/{}/{file}", child.id().unwrap_or(0)));
+        String::from_utf8_lossy(&text.unwrap_or_default()).into_owned()
+    };
+    eventually("it has its name", || of(&supervisor, "comm").trim() == "ostler-shim").await;
+    eventually("it has its argument", || of(&other, "cmdline").contains("\0__worker\0")).await;
+
+    let agent = AgentProcess::start_in(home, &[]).await;
+    let listed = agent.json(&["state", "runs", "--json"]).await;
+    assert_eq!(listed["runs"], serde_json::json!([]), "nothing is held back");
+    agent.run(&sleeper("bank")).await.said(0, &["job bank runs"]);
+    let alloc = agent.alloc("idle").await;
+    let shown = agent.json(&["alloc", "status", "--json", &alloc]).await;
+    assert_eq!(shown["TaskStates"]["t"]["State"], "running", "{shown:#}");
+    assert_eq!(shown["TaskStates"]["t"]["Restarts"], 0, "{shown:#}");
+    for forged in [&mut supervisor, &mut other] {
+        assert!(forged.try_wait().unwrap().is_none(), "nor is it touched");
+    }
+    let group = supervisor.id().and_then(|pid| Pid::from_raw(pid.try_into().unwrap())).unwrap();
+    kill_process_group(group, Signal::KILL).unwrap();
 }
 
 #[tokio::test]

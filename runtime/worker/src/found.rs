@@ -120,9 +120,9 @@ fn of_ours(pid: u32, ours: &KnownDir) -> Option<FoundWorker> {
     })
 }
 
-/// Is the process one that this program became by its first argument?
+/// Is the process one that this program became by its first argument, and of its user?
 fn is_worker(pid: u32) -> bool {
     let Ok(mut line) = fs::read(format!("/proc/{pid}/cmdline")) else { return false };
     line.truncate(LINE_BYTES_MAX);
-    line.split(|byte| *byte == 0).nth(1) == Some(ARGUMENT.as_bytes())
+    line.split(|byte| *byte == 0).nth(1) == Some(ARGUMENT.as_bytes()) && open_files::is_own(pid)
 }

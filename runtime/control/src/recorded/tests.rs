@@ -4,8 +4,8 @@
 use super::*;
 use ostler_lifecycle::task::handle::RunRecord;
 use ostler_lifecycle::task::restart::RestartTracker;
-use ostler_model::ids::TaskName;
-use ostler_model::ports::{ProcessIdentity, SupervisorIdentity};
+use ostler_model::ids::{RunId, TaskName};
+use ostler_model::ports::{ProcessIdentity, RunNote, SupervisorIdentity};
 use ostler_model::rng::Rng;
 use ostler_model::task::TaskState;
 use ostler_testing::fixtures::{self, Garbage};
@@ -195,4 +195,20 @@ async fn a_run_of_which_only_the_intent_is_on_record_is_known_by_its_note() {
         assert_eq!(local.run.as_ref(), Some(expected), "{noted:?}");
         assert_eq!(local.delayed_until.is_none(), completed, "a plan for an earlier run");
     }
+    // Without a note, an exit says that it ran.
+    let mut found = Recorded::read(&state, END_OF_TIME).unwrap();
+    assert_eq!(found.intents(), [id.clone()]);
+    let identity = ProcessIdentity {
+        pid: 7,
+        start_ticks: 9,
+        boot_id: String::new(),
+        cgroup: None,
+        supervisor: None,
+    };
+    found.complete_ended(&[(id, identity.clone())].into());
+    let local = found.allocs[&alloc.id].restored.tasks[&task].local.clone().unwrap();
+    let run = local.run.unwrap();
+    assert_eq!((run.identities, local.delayed_until), (vec![identity], None));
+    assert_eq!(run.started.unwrap().workload, Workload::Process("7-9".to_owned()));
+    assert!(found.intents().is_empty());
 }

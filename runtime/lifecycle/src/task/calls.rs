@@ -244,10 +244,11 @@ fn parts(run: &Run) -> Option<(Arc<dyn Driver>, Arc<TaskContext>)> {
     Some((Arc::clone(run.driver()?), run.context()?))
 }
 
-/// What a call into the driver about a started run needs.
+/// What a call into the driver about a started run needs. Nothing where no driver's handle is kept of it.
 fn call_parts(run: &Run) -> Option<(Arc<dyn Driver>, Arc<TaskContext>, DriverHandle)> {
     let (driver, context) = parts(run)?;
-    Some((driver, context, run.handle()?))
+    let handle = run.handle().filter(|handle| !handle.plugin.is_empty())?;
+    Some((driver, context, handle))
 }
 
 /// Whether it is durable that there is no run.

@@ -20,6 +20,9 @@ use super::names::Instead;
 use super::sys::{self, NO_DEV, NO_EXEC, NO_SUID, READ_ONLY};
 use crate::user::Ids;
 
+/// Most terminals of one task, those of commands inside it too. All tasks of a node share the kernel's number of them.
+const TERMINALS_MAX: &CStr = c"64";
+
 /// Bytes and files of the root itself: directories and links to mount on.
 const ROOT_SIZE: &CStr = c"1m";
 /// Bytes of `/dev/shm`; its pages count as the task's memory.
@@ -156,7 +159,8 @@ impl Root {
         let shm: [(&CStr, &CStr); 2] = [(c"mode", c"1777"), (c"size", SHM_SIZE)];
         let shm = sys::file_system(c"tmpfs", &shm, NO_SUID | NO_DEV);
         mounted(shm, root, "dev/shm").map_err(of("making /dev/shm"))?;
-        let terminals: [(&CStr, &CStr); 2] = [(c"mode", c"0620"), (c"ptmxmode", c"0666")];
+        let terminals: [(&CStr, &CStr); 3] =
+            [(c"mode", c"0620"), (c"ptmxmode", c"0666"), (c"max", TERMINALS_MAX)];
         let terminals = sys::file_system(c"devpts", &terminals, NO_SUID | NO_EXEC);
         // Not on every kernel; few programs need any.
         let _no_terminals = mounted(terminals, root, "dev/pts");

@@ -263,8 +263,26 @@ impl Records {
     /// # Errors
     /// When the directory cannot be read.
     pub fn remove_unreleased(&self, runs: &[RunId]) -> Result<usize, ExitRecordError> {
-        let known: HashMap<_, _> = runs.iter().map(|run| (hash(run.as_str()), run)).collect();
         let mut removed = 0;
+        for (run, pid, ticks, record) in self.of_runs(runs)? {
+            if !record.released {
+                self.remove(run, pid, ticks);
+                removed += 1;
+            }
+        }
+        Ok(removed)
+    }
+
+    /// The records of these runs that can be read, each with the pid and the start time of its process.
+    ///
+    /// # Errors
+    /// When the directory cannot be read.
+    pub fn of_runs<'a>(
+        &self,
+        runs: &'a [RunId],
+    ) -> Result<Vec<(&'a RunId, u32, u64, ExitRecord)>, ExitRecordError> {
+        let known: HashMap<_, _> = runs.iter().map(|run| (hash(run.as_str()), run)).collect();
+        let mut found = Vec::new();
         for name in self.names()? {
             let Some((of_run, process)) = name.split_once('.') else { continue };
             // What is not whole yet, or no record, has a further ending.
@@ -273,14 +291,11 @@ impl Records {
             else {
                 continue;
             };
-            if let Ok(Some(record)) = self.read(run, pid, ticks)
-                && !record.released
-            {
-                self.remove(run, pid, ticks);
-                removed += 1;
+            if let Ok(Some(record)) = self.read(run, pid, ticks) {
+                found.push((*run, pid, ticks, record));
             }
         }
-        Ok(removed)
+        Ok(found)
     }
 
     /// Was the directory removed? Then no record comes any more.
@@ -321,10 +336,7 @@ fn is_removed(dir: &OwnedFd) -> bool {
 /// The record that a supervisor keeps because it cannot write it; `None` when it keeps none of this
 /// run. The caller knows that the pid is the supervisor's.
 pub fn kept(supervisor: u32, run: &str) -> Option<ExitRecord> {
-    let open = format!("/proc/{supervisor}/fd");
-    let is_kept = |link: PathBuf| link.to_str().is_some_and(|to| to.contains(KEPT_NAME));
-    let mut entries = std::fs::read_dir(open).ok()?.flatten().map(|entry| entry.path());
-    let path = entries.find(|path| std::fs::read_link(path).is_ok_and(is_kept))?;
+    let path = super::memory_file(supervisor, KEPT_NAME)?;
     let mut bytes = vec![0; RECORD_BYTES_MAX];
     let count = File::open(path).ok()?.read_at(&mut bytes, 0).ok()?;
     bytes.truncate(count);

@@ -460,6 +460,15 @@ async fn a_program_opens_its_streams_by_their_names() {
 }
 
 #[tokio::test]
+async fn a_program_takes_no_more_terminals_than_are_its_own() {
+    let Some(scene) = scene().await else { return };
+    // Each call keeps one open beside those of its callers.
+    let script =
+        "f() { echo $1; [ $1 -lt 70 ] && f $(($1 + 1)) 3<>/dev/pts/ptmx; }; f 0 2>/dev/null; true";
+    assert_eq!(scene.lines(script).await.last().map(String::as_str), Some("64"));
+}
+
+#[tokio::test]
 async fn process_1_tells_nothing_of_the_node() {
     let Some(mut scene) = scene().await else { return };
     scene.isolation.parts.push(Part::Network);

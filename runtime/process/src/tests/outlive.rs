@@ -79,7 +79,7 @@ pub(super) fn kill(pid: u32, signal: Signal) {
     rustix::process::kill_process(pid, signal).unwrap();
 }
 
-fn zygote_of(identity: &ProcessIdentity) -> u32 {
+pub(super) fn zygote_of(identity: &ProcessIdentity) -> u32 {
     let shim = Pid::from_raw(supervisor(identity).try_into().unwrap()).unwrap();
     identity::parent_of(shim).unwrap()
 }
@@ -157,6 +157,12 @@ async fn the_exit_of_a_task_that_ended_while_nobody_was_there_is_known() {
         panic!("it ended");
     };
     assert_eq!(exit.exit_code, Some(7));
+    // And when nothing but the exit record says that there was such a run.
+    let ended = crate::live::ended(&exits, std::slice::from_ref(&run)).unwrap();
+    let alone = &ended[&run];
+    assert_eq!((id_of(alone), alone.supervisor), (id_of(&identity), None));
+    let adopted = supervised_host(&exits).adopt(&run, alone).unwrap();
+    assert_eq!(adopted, Adoption::Ended(exit.clone()));
     assert_eq!(host.adopt(&run, &identity).unwrap(), Adoption::Ended(exit.clone()));
     assert_eq!(host.wait(&run, &id_of(&identity)).await, exit);
     host.signal(&run, &id_of(&identity), "TERM").unwrap();
@@ -178,6 +184,8 @@ async fn an_agent_that_dies_before_it_lets_a_task_go_leaves_a_task_that_never_ra
     assert!(!exists(identity.pid));
     assert_eq!(printed(dir.path()), "");
     let exits = dir.path().join("exits");
+    let ended = crate::live::ended(&exits, std::slice::from_ref(&run)).unwrap();
+    assert!(ended.is_empty(), "it did not run: {ended:?}");
     let host = supervised_host(&exits);
     // An agent that is killed before it made use of the answer is followed by one that asks again.
     for host in [&host, &host, &supervised_host(&exits)] {

@@ -62,6 +62,10 @@ pub enum Mark {
     Kill {
         alloc: String,
     },
+    /// A run of this allocation that was held back.
+    EndRun {
+        alloc: String,
+    },
     /// What is over may go.
     Collect,
     /// Trouble of the machine.
@@ -292,11 +296,12 @@ impl History<'_> {
         wrong
     }
 
-    /// More starts than the restart policy gives, over all agents.
+    /// More starts than the restart policy gives, over all agents. A run that was held back took none of them.
     fn too_often(&self, at: usize, run: &Run, count: u32) -> Option<String> {
         let restarts = self.asked.iter().filter(|asked| {
             asked.begin < at
-                && matches!(self.mark(asked), Some(Mark::RestartAlloc { alloc }) if *alloc == run.alloc)
+                && matches!(self.mark(asked),
+                    Some(Mark::RestartAlloc { alloc } | Mark::EndRun { alloc }) if *alloc == run.alloc)
         });
         let allowed = 1 + self.shape.attempts + u32::try_from(restarts.count()).unwrap_or(0);
         (count > allowed).then(|| format!("start {count} of its allocation; {allowed} are allowed"))
@@ -323,9 +328,11 @@ impl History<'_> {
             let meanwhile = asked.begin < at && asked.done > last.start;
             meanwhile
                 && match self.mark(asked) {
-                    Some(Mark::RestartAlloc { alloc } | Mark::Kill { alloc }) => {
-                        *alloc == run.alloc
-                    }
+                    Some(
+                        Mark::RestartAlloc { alloc }
+                        | Mark::Kill { alloc }
+                        | Mark::EndRun { alloc },
+                    ) => *alloc == run.alloc,
                     // Done, but not on record when the agent was killed.
                     Some(Mark::Stop { job, .. }) => unheard && *job == run.job,
                     Some(Mark::StopAlloc { job, index }) => {

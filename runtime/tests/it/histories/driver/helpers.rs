@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use rustix::process::Signal;
+use serde_json::Value;
 
 use super::super::actions::{Action, Beside, Helper};
 use super::super::oracle::Mark;
@@ -79,7 +80,29 @@ impl World {
             let removed = std::fs::remove_file(&path);
             self.tell(&format!("      {}: {removed:?}", path.display()));
         }
-        self.up().await
+        self.up().await?;
+        match file {
+            Beside::Notes => self.end_what_is_held_back().await,
+            _ => Ok(()),
+        }
+    }
+
+    /// A run whose start was not on record yet, and whose note is lost, is held back until somebody ends it.
+    async fn end_what_is_held_back(&mut self) -> Result<(), Trouble> {
+        let listed = self.ask(&["state", "runs", "--json"]).await;
+        let listed: Value = serde_json::from_str(&listed.stdout)
+            .map_err(|error| format!("no list of runs: {error}: {}", listed.stderr))?;
+        for run in listed["runs"].as_array().into_iter().flatten() {
+            let (Some(name), Some(alloc)) = (run["name"].as_str(), run["alloc"].as_str()) else {
+                return Err(format!("held back, and nothing says of what: {run}"));
+            };
+            self.tell(&format!("      held back: {name} of {alloc}"));
+            let mark = Mark::EndRun { alloc: alloc.to_owned() };
+            if !self.marked(mark, &["state", "end-run", name]).await {
+                return Err(format!("{name} of {alloc} is held back and could not be ended"));
+            }
+        }
+        Ok(())
     }
 }
 

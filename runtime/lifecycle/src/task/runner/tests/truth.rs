@@ -451,3 +451,19 @@ async fn an_exit_without_a_word_of_its_supervisor_counts_as_a_failure() {
     handle.wait_gone().await;
     assert!(handle.state().failed);
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_run_of_which_only_its_exit_is_kept_ended_as_the_host_saw_it_and_is_not_run_again() {
+    let bench = Bench::new(Task { restart: fixtures::restart(0, SECOND), ..web() });
+    bench.node.plant(&bench.run_id(), "web", &native(Script::runs()));
+    bench.node.end_planted(&bench.run_id(), 3);
+    let mut local = record(&bench, Found::Ended, false);
+    let started = local.run.as_mut().and_then(|run| run.started.as_mut());
+    started.unwrap().handle = DriverHandle::default();
+    let handle = bench.restore(RestoredTask { state: Some(state(Pending)), local: Some(local) });
+    handle.wait_gone().await;
+    assert_eq!(handle.state().last_exit.clone().unwrap().exit_code, 3);
+    assert_eq!(bench.count("start web"), 0);
+    assert_eq!(bench.count("exited web"), 0, "no driver has a handle of it");
+    assert!(!has(&handle.state(), "Driver Failure"), "{:?}", handle.state());
+}
