@@ -6,7 +6,7 @@ use ostler_control::AllocError;
 use ostler_lifecycle::task::RequestError;
 use ostler_model::causes;
 use ostler_model::ids::{AllocId, TaskName};
-use ostler_model::limits::{EXEC_ARGUMENTS_MAX, EXEC_REASON_BYTES_MAX};
+use ostler_model::limits::{EXEC_ARGUMENTS_MAX, EXEC_REASON_BYTES_MAX, EXEC_SESSIONS_MAX};
 use ostler_model::session::{ExecCommand, ExecSession, TerminalSize};
 use ostler_model::shown::{REST_BYTES_MAX, cut, shown};
 
@@ -48,6 +48,12 @@ pub enum ExecRefusal {
     /// More than the host takes.
     #[error("a command of {0} words; at most {EXEC_ARGUMENTS_MAX}")]
     TooManyWords(usize),
+    /// Those who come through servers have as many as they may.
+    #[error(
+        "servers run {EXEC_SESSIONS_MAX} commands inside tasks of this node, the most at once; end one \
+         and try again"
+    )]
+    TooMany,
     /// The allocation, its task, its driver or the host refuses.
     #[error(transparent)]
     Alloc(#[from] AllocError),
@@ -59,6 +65,7 @@ impl ExecRefusal {
     pub const fn status(&self) -> u16 {
         match self {
             Self::Off => 403,
+            Self::TooMany => 429,
             Self::UnknownAlloc(_) | Self::Alloc(AllocError::Unknown { .. }) => 404,
             Self::Alloc(
                 AllocError::Ended { .. } | AllocError::Request(RequestError::NotRunning { .. }),
@@ -205,7 +212,10 @@ mod tests {
         assert_eq!(of(RequestError::NotRunning { task: "t".parse().unwrap() }), 404);
         assert_eq!(of(RequestError::Gone), 500);
         assert_eq!(ExecRefusal::Off.status(), 403);
-        assert!(ExecRefusal::Off.text().len() <= EXEC_REASON_BYTES_MAX, "{}", ExecRefusal::Off);
+        assert_eq!(ExecRefusal::TooMany.status(), 429);
+        for whole in [ExecRefusal::Off, ExecRefusal::TooMany] {
+            assert!(whole.text().len() <= EXEC_REASON_BYTES_MAX, "{whole}");
+        }
     }
 
     #[test]

@@ -155,8 +155,8 @@ pub(super) async fn join(
         rng: Rng::system(),
     };
     let (tls, node_tls) = tls.map(|tls| (tls.servers, tls.nodes)).unzip();
-    let (remote_exec, http) = (!to.disable_remote_exec, to.http.clone());
-    let options = JoinOptions { cluster, tls, node_tls, remote_exec, http, others };
+    let http = to.http.clone();
+    let options = JoinOptions { cluster, tls, node_tls, http, others };
     drop(tokio::spawn(ostler_cluster_agent::run(agent.clone(), options, ended)));
     Ok(())
 }

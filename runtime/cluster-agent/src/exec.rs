@@ -7,6 +7,7 @@
 //! What comes is MessagePack, what goes is JSON in MessagePack, as Nomad's servers hand both on unread.
 
 use std::io;
+use std::sync::Arc;
 
 use futures_util::io::{AsyncReadExt, AsyncWriteExt};
 use ostler_agent::exec::{ExecAsked, ExecRefusal, short_reason};
@@ -16,15 +17,33 @@ use ostler_cluster::msgpack::{Value, ValueReader};
 use ostler_cluster::rpc::{bytes, field, text};
 use ostler_cluster::session::Stream;
 use ostler_model::clock;
-use ostler_model::limits::EXEC_SIGN_PERIOD;
+use ostler_model::limits::{EXEC_SESSIONS_MAX, EXEC_SIGN_PERIOD};
 use ostler_model::session::{ExecSession, TerminalSize};
-use tokio::sync::mpsc;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 
 use super::AskedAgent;
 use super::bridge::{later_value, next_value, send, wrapped};
 
 /// The call that this answers.
 pub(crate) const METHOD: &str = "Allocations.Exec";
+
+/// The share of all who come through servers, whatever connection they come by: it leaves what the node's own
+/// API, checks and templates run inside tasks alone.
+#[derive(Debug)]
+pub(crate) struct Commands(Arc<Semaphore>);
+
+impl Default for Commands {
+    fn default() -> Self {
+        Self(Arc::new(Semaphore::new(EXEC_SESSIONS_MAX)))
+    }
+}
+
+impl Commands {
+    /// A place for one; free again when it is dropped.
+    fn take(&self) -> Result<OwnedSemaphorePermit, ExecRefusal> {
+        Arc::clone(&self.0).try_acquire_owned().map_err(|_| ExecRefusal::TooMany)
+    }
+}
 
 /// Answer the call: its header was read and taken.
 pub(crate) async fn serve(
@@ -34,11 +53,10 @@ pub(crate) async fn serve(
 ) -> io::Result<()> {
     let request = next_value(&mut stream, &mut reader).await?;
     let session = match asked(&request) {
-        _ if !asked_agent.remote_exec => Err(ExecRefusal::Off),
         Ok(asked) => begin(asked_agent, asked).await,
-        Err(refusal) => Err(refusal),
+        Err(refusal) => asked_agent.agent.lets_exec().and(Err(refusal)),
     };
-    let session = match session {
+    let (session, _place) = match session {
         Ok(session) => session,
         Err(refusal) => {
             send(&mut stream, &refused(refusal.text(), refusal.status())).await?;
@@ -108,15 +126,22 @@ pub(crate) fn asked(request: &Value) -> Result<Asked, ExecRefusal> {
     Ok(Asked { exec, token: given("AuthToken").to_owned() })
 }
 
-async fn begin(to: &AskedAgent, asked: Asked) -> Result<ExecSession, ExecRefusal> {
+/// The command, begun, and its place.
+async fn begin(
+    to: &AskedAgent,
+    asked: Asked,
+) -> Result<(ExecSession, OwnedSemaphorePermit), ExecRefusal> {
     let Asked { exec, token } = asked;
     let agent = &to.agent;
+    agent.lets_exec()?;
+    // Before servers are asked: who waits for their answer counts too.
+    let place = to.commands.take()?;
     let view = agent.alloc(exec.alloc);
     let view = view.ok_or_else(|| ExecRefusal::UnknownAlloc(exec.alloc.to_string()))?;
     // Servers have checked that who asks may run commands inside tasks. Whether also on the node itself is
     // for the node to ask.
     let on_node = to.others.may_exec_on_node(&token, view.allocation.job.namespace()).await;
-    agent.exec_asked(exec, on_node).await
+    Ok((agent.exec_asked(exec, on_node).await?, place))
 }
 
 /// `None`: nothing that is known.
@@ -156,6 +181,7 @@ fn frame(output: &SessionOutput) -> Value {
 mod tests {
     use super::*;
     use ostler_cluster::rpc::map;
+    use ostler_model::limits::COMMANDS_INSIDE_MAX;
 
     fn request(fields: &[(&'static str, Value)]) -> Value {
         let alloc = ("AllocID", "8ba85cef-0000-4000-8000-000000000000".into());
@@ -181,6 +207,19 @@ mod tests {
             let refused = asked(&request(std::slice::from_ref(&wrong))).err().unwrap();
             assert_eq!(refused.status(), status, "{wrong:?}: {refused}");
         }
+    }
+
+    #[test]
+    fn servers_have_a_share_of_the_commands_inside_tasks_and_no_more() {
+        let commands = Commands::default();
+        let mut held: Vec<_> = (0..EXEC_SESSIONS_MAX).map(|_| commands.take().unwrap()).collect();
+        let refused = commands.take().unwrap_err();
+        assert_eq!(refused.status(), 429);
+        assert!(refused.text().contains("end one and try again"), "{refused}");
+        // The operator's, those of all others of the API, and one of checks find room all the same.
+        assert!(held.len() + 2 * EXEC_SESSIONS_MAX < COMMANDS_INSIDE_MAX);
+        held.pop();
+        assert!(commands.take().is_ok());
     }
 
     #[test]

@@ -43,8 +43,6 @@ pub struct JoinOptions {
     pub tls: Option<ServerTls>,
     /// The same between nodes.
     pub node_tls: Option<NodeTls>,
-    /// People at the other end of a server may run commands inside tasks.
-    pub remote_exec: bool,
     /// Where other nodes fetch disks.
     pub http: HttpConfig,
     /// What the agent was given to ask other nodes.
@@ -54,14 +52,15 @@ pub struct JoinOptions {
 /// What servers ask is answered with this.
 struct AskedAgent {
     agent: AgentHandle,
-    remote_exec: bool,
+    /// Commands that are run inside tasks.
+    commands: exec::Commands,
     /// Ask servers what who asks may do.
     others: ClusterNodes,
 }
 
 /// Be a node of the cluster until `ended`.
 pub async fn run(agent: AgentHandle, options: JoinOptions, ended: CancellationToken) {
-    let JoinOptions { cluster, tls, node_tls, remote_exec, http, others } = options;
+    let JoinOptions { cluster, tls, node_tls, http, others } = options;
     // The newest connection, and one that ends.
     let (arrived, mut arrivals) = mpsc::channel(2);
     let (served, serves) = watch::channel(None);
@@ -70,7 +69,8 @@ pub async fn run(agent: AgentHandle, options: JoinOptions, ended: CancellationTo
     let node = Arc::new(AgentNode(agent.clone()));
     let servers = Arc::new(TcpDoor { tls });
     let disks = Arc::new(HttpDisks { tls: node_tls.clone().map(Arc::new) });
-    let asked = Arc::new(AskedAgent { agent: agent.clone(), remote_exec, others: others.clone() });
+    let commands = exec::Commands::default();
+    let asked = Arc::new(AskedAgent { agent: agent.clone(), commands, others: others.clone() });
     let doors = ClusterDoors { servers, disks, arrived, others, serves };
     let answer = async {
         while let Some(arrivals) = arrivals.recv().await {

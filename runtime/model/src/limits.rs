@@ -308,10 +308,12 @@ pub const TASK_EVENTS_MAX: usize = 64;
 /// Processes, and WASM tasks, one run may have, ended ones included. A task is one of them; a few
 /// more leave room for commands run inside it.
 pub const WORKLOADS_PER_RUN_MAX: usize = 64;
-/// Commands that the agent's user runs inside tasks at once over the socket; the same of all others together.
+/// Commands that the agent's user runs inside tasks at once over the socket; the same of all others of the API
+/// together, and the same of all who come through servers.
 pub const EXEC_SESSIONS_MAX: usize = 64;
-/// All commands inside tasks of a node at once: those of people, and as many of checks and templates.
-pub const COMMANDS_INSIDE_MAX: usize = 3 * EXEC_SESSIONS_MAX;
+/// All commands inside tasks of a node at once: those of people, and as many of checks and templates as one of
+/// their three shares, which nobody else can take.
+pub const COMMANDS_INSIDE_MAX: usize = 4 * EXEC_SESSIONS_MAX;
 /// Program and arguments of such a command.
 pub const EXEC_ARGUMENTS_MAX: usize = 1_024;
 /// Bytes of its arguments and environment together: what the kernel takes at least.

@@ -105,16 +105,28 @@ pub struct NetworkError {
     pub passing: bool,
 }
 
-/// Makes networks of allocations, and takes them away.
+/// Hears of one that stands in line for its network.
+pub trait InLine: Send + Sync {
+    /// It waits for its turn, or no longer.
+    fn waits(&self, waits: bool) -> BoxFuture<'_, ()>;
+}
+
+/// Makes networks of allocations, and takes them away: of one allocation after the other. The wait for a turn
+/// has no bound, and is told; what is done then has.
 pub trait Networks: Send + Sync {
     /// The network of an allocation: made now, or found as an earlier call left it. Nothing for one that
     /// has the node's.
     fn set_up<'a>(
         &'a self,
         alloc: &'a Allocation,
+        line: &'a dyn InLine,
     ) -> BoxFuture<'a, Result<Option<AllocNetwork>, NetworkError>>;
     /// Nothing of it is left. Idempotent.
-    fn tear_down<'a>(&'a self, alloc: &'a Allocation) -> BoxFuture<'a, Result<(), NetworkError>>;
+    fn tear_down<'a>(
+        &'a self,
+        alloc: &'a Allocation,
+        line: &'a dyn InLine,
+    ) -> BoxFuture<'a, Result<(), NetworkError>>;
 }
 
 /// A node whose allocations all have its own network.
@@ -125,6 +137,7 @@ impl Networks for HostNetworkOnly {
     fn set_up<'a>(
         &'a self,
         alloc: &'a Allocation,
+        _line: &'a dyn InLine,
     ) -> BoxFuture<'a, Result<Option<AllocNetwork>, NetworkError>> {
         let mode = mode_of(alloc);
         let answer = match mode.is_own() {
@@ -137,7 +150,11 @@ impl Networks for HostNetworkOnly {
         Box::pin(std::future::ready(answer))
     }
 
-    fn tear_down<'a>(&'a self, _alloc: &'a Allocation) -> BoxFuture<'a, Result<(), NetworkError>> {
+    fn tear_down<'a>(
+        &'a self,
+        _alloc: &'a Allocation,
+        _line: &'a dyn InLine,
+    ) -> BoxFuture<'a, Result<(), NetworkError>> {
         Box::pin(std::future::ready(Ok(())))
     }
 }

@@ -29,6 +29,10 @@ const KERNEL: [&str; 5] = ["/dev", "/proc", OWN_FILES, "/.blank-file", "/.blank-
 /// Where a task with a root of its own sees its whole directory, beside the single places of it.
 pub const OWN_FILES: &str = "/.own";
 
+/// Where in the directory of an allocation the agent gathers files that are assigned to its WASM tasks. No task
+/// has this name, nor any other with a space.
+pub const ASSIGNED_FILES: &str = "assigned files";
+
 /// The directories of a task as it names them.
 #[derive(Clone, Copy, Debug)]
 pub struct TaskView<'a> {

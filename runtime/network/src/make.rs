@@ -3,9 +3,10 @@
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use serde_json::Value;
-use tokio::sync::Mutex;
+use tokio::sync::{Mutex, MutexGuard};
 
 use super::answer;
 use super::conflist::{ADMIN_CHAIN, CniNetwork, PortMapping};
@@ -15,22 +16,34 @@ use super::run::{self, Surroundings, Verb};
 use ostler_model::alloc::Allocation;
 use ostler_model::clock;
 use ostler_model::ids::AllocId;
-use ostler_model::limits::CNI_PLUGIN_WALL_MAX;
+use ostler_model::limits::{CNI_PLUGIN_WALL_MAX, HOOK_WALL_MAX};
 use ostler_model::network::{
-    AllocNetwork, NetworkConfig, NetworkError, NetworkMode, Networks, mode_of,
+    AllocNetwork, InLine, NetworkConfig, NetworkError, NetworkMode, Networks, mode_of,
 };
 use ostler_model::ports::BoxFuture;
 use ostler_model::saved::NetworkStatus;
 use ostler_process::netns;
 use ostler_process::program::{self, ProgramStart};
 
+/// A turn that comes this soon is no wait that people need to hear of.
+const SOON: Duration = Duration::from_secs(1);
+
 /// Networks of the allocations of an agent.
 #[derive(Debug)]
 pub struct AllocNetworks {
     can: CanMake,
     kept: Kept,
-    /// Plugins make the bridge with the first allocation: one at a time, so that two do not both.
+    /// Plugins make the bridge with the first allocation: one at a time, so that two do not both. Who comes
+    /// first has the first turn.
     turn: Mutex<()>,
+}
+
+/// What there is of the network of an allocation.
+struct Found {
+    /// All of it, as it was made.
+    made: Option<NetworkStatus>,
+    /// A record, or a file that holds a namespace.
+    some: bool,
 }
 
 fn passing(text: impl Into<String>) -> NetworkError {
@@ -64,7 +77,7 @@ impl AllocNetworks {
     /// Take away the networks of these, which are over.
     pub async fn sweep(&self, over: &BTreeSet<AllocId>) {
         for alloc in over {
-            match self.take_away(*alloc).await {
+            match self.take_away(*alloc, None).await {
                 Ok(()) => {
                     tracing::info!(%alloc, "took away the network of an allocation that is over");
                 }
@@ -75,21 +88,50 @@ impl AllocNetworks {
         }
     }
 
-    async fn make(&self, alloc: &Allocation) -> Result<Option<AllocNetwork>, NetworkError> {
+    /// The turn of one that makes or takes away a network, however long others take before it.
+    async fn turn(&self, line: Option<&dyn InLine>) -> MutexGuard<'_, ()> {
+        let Some(line) = line else { return self.turn.lock().await };
+        let mut turn = Box::pin(self.turn.lock());
+        if let Some(turn) = clock::timeout(SOON, &mut turn).await {
+            return turn;
+        }
+        line.waits(true).await;
+        let turn = turn.await;
+        line.waits(false).await;
+        turn
+    }
+
+    async fn find(&self, alloc: AllocId) -> Result<Found, String> {
+        let (kept, namespace) = (self.kept.clone(), self.kept.namespace(alloc));
+        blocking(move || {
+            let (known, held) = (kept.read(alloc)?, netns::is_held(&namespace));
+            let some = known.is_some() || held || namespace.exists();
+            Ok(Found { made: known.and_then(|known| known.status).filter(|_| held), some })
+        })
+        .await
+    }
+
+    async fn make(
+        &self,
+        alloc: &Allocation,
+        line: &dyn InLine,
+    ) -> Result<Option<AllocNetwork>, NetworkError> {
         let mode = mode_of(alloc);
         if !mode.is_own() {
             return Ok(None);
         }
-        let _turn = self.turn.lock().await;
         let namespace = self.kept.namespace(alloc.id);
-        let (kept, id, held) = (self.kept.clone(), alloc.id, namespace.clone());
-        let known = blocking(move || Ok((kept.read(id)?, netns::is_held(&held)))).await;
-        let (known, held) = known.map_err(passing)?;
-        if let Some(status) = known.as_ref().and_then(|known| known.status.clone()).filter(|_| held)
-        {
-            return Ok(Some(AllocNetwork { namespace, status, hostname: None }));
+        let own = |status| AllocNetwork { namespace: namespace.clone(), status, hostname: None };
+        // What is there changes nothing that others make, so it needs no turn.
+        if let Some(status) = self.find(alloc.id).await.map_err(passing)?.made {
+            return Ok(Some(own(status)));
         }
-        if known.is_some() || held {
+        let _turn = self.turn(Some(line)).await;
+        let found = self.find(alloc.id).await.map_err(passing)?;
+        if let Some(status) = found.made {
+            return Ok(Some(own(status)));
+        }
+        if found.some {
             // Half made, or of before a start of the machine: nothing of it is relied on.
             self.take_away_now(alloc.id).await.map_err(passing)?;
         }
@@ -110,7 +152,7 @@ impl AllocNetworks {
             Ok(status) => {
                 record.status = Some(status.clone());
                 self.write(&record).await?;
-                Ok(Some(AllocNetwork { namespace, status, hostname: None }))
+                Ok(Some(own(status)))
             }
             Err(error) => {
                 if let Err(left) = self.take_away_now(alloc.id).await {
@@ -174,8 +216,8 @@ impl AllocNetworks {
         inserted.map_err(|error| format!("letting packets through to the bridge: {error}"))
     }
 
-    async fn take_away(&self, alloc: AllocId) -> Result<(), String> {
-        let _turn = self.turn.lock().await;
+    async fn take_away(&self, alloc: AllocId, line: Option<&dyn InLine>) -> Result<(), String> {
+        let _turn = self.turn(line).await;
         self.take_away_now(alloc).await
     }
 
@@ -258,7 +300,9 @@ fn mappings(alloc: &Allocation) -> Vec<PortMapping> {
 async fn blocking<T: Send + 'static>(
     work: impl FnOnce() -> std::io::Result<T> + Send + 'static,
 ) -> Result<T, String> {
-    let done = clock::blocking(work).await.map_err(|error| error.to_string())?;
+    let done = clock::timeout(HOOK_WALL_MAX, clock::blocking(work)).await;
+    let late = || format!("it did not end within {HOOK_WALL_MAX:?}: the disk is slow, or hangs");
+    let done = done.ok_or_else(late)?.map_err(|error| error.to_string())?;
     done.map_err(|error| error.to_string())
 }
 
@@ -266,11 +310,27 @@ impl Networks for AllocNetworks {
     fn set_up<'a>(
         &'a self,
         alloc: &'a Allocation,
+        line: &'a dyn InLine,
     ) -> BoxFuture<'a, Result<Option<AllocNetwork>, NetworkError>> {
-        Box::pin(self.make(alloc))
+        Box::pin(self.make(alloc, line))
     }
 
-    fn tear_down<'a>(&'a self, alloc: &'a Allocation) -> BoxFuture<'a, Result<(), NetworkError>> {
-        Box::pin(async move { self.take_away(alloc.id).await.map_err(passing) })
+    fn tear_down<'a>(
+        &'a self,
+        alloc: &'a Allocation,
+        line: &'a dyn InLine,
+    ) -> BoxFuture<'a, Result<(), NetworkError>> {
+        Box::pin(async move {
+            // One that has the node's does not stand in line to have nothing taken away.
+            if !mode_of(alloc).is_own() && !self.find(alloc.id).await.map_err(passing)?.some {
+                return Ok(());
+            }
+            self.take_away(alloc.id, Some(line)).await.map_err(passing)
+        })
     }
 }
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "tests")]
+#[path = "make_tests.rs"]
+mod tests;

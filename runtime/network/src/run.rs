@@ -1,8 +1,10 @@
 //! Runs one CNI plugin.
 
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use serde_json::Value;
 
 use super::answer;
@@ -101,9 +103,9 @@ pub(crate) async fn end_plugins_of(alloc: AllocId) {
     for _ in 0..ENDS_MAX {
         let found = clock::blocking(move || {
             let found = plugins_of(alloc);
-            for pid in &found {
+            for plugin in &found {
                 // Who is gone meanwhile needs no signal.
-                let _gone = rustix::process::kill_process(*pid, rustix::process::Signal::KILL);
+                let _gone = pidfd_send_signal(plugin, Signal::KILL);
             }
             found.len()
         });
@@ -115,16 +117,19 @@ pub(crate) async fn end_plugins_of(alloc: AllocId) {
     }
 }
 
-/// Processes that were started for the allocation: plugins and what these asked for addresses.
-fn plugins_of(alloc: AllocId) -> Vec<rustix::process::Pid> {
+/// Processes that were started for the allocation: plugins and what these asked for addresses. Each is held
+/// before it is looked at: who has its pid by the time of the signal is not hit.
+fn plugins_of(alloc: AllocId) -> Vec<OwnedFd> {
     let wanted = format!("{CONTAINER}={alloc}");
-    let is = |pid: i32| {
-        let environment = std::fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
-        environment.split(|byte| *byte == 0).any(|line| line == wanted.as_bytes())
+    let started = |pid: i32| {
+        let held = pidfd_open(Pid::from_raw(pid)?, PidfdFlags::empty()).ok()?;
+        let environment = std::fs::read(format!("/proc/{pid}/environ")).ok()?;
+        let is = environment.split(|byte| *byte == 0).any(|line| line == wanted.as_bytes());
+        is.then_some(held)
     };
     let entries = std::fs::read_dir("/proc").into_iter().flatten().flatten();
     let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
-    pids.filter(|pid| is(*pid)).filter_map(rustix::process::Pid::from_raw).collect()
+    pids.filter_map(started).collect()
 }
 
 /// The program that the plugins firewall and portmap need, where it is installed.
@@ -151,4 +156,50 @@ pub(crate) fn missing(name: &str, paths: &[PathBuf]) -> String {
         paths.join(", "),
         ostler_model::network::CNI_PACKAGE
     )
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "tests")]
+
+    use super::*;
+    use ostler_model::rng::Rng;
+
+    /// Runs until it is ended; the signal that ended it.
+    async fn plugin(of: AllocId) -> Option<u32> {
+        let start = ProgramStart {
+            program: "/bin/sleep".into(),
+            args: vec!["1000".to_owned()],
+            env: vec![(CONTAINER.to_owned(), of.to_string())],
+            input: Vec::new(),
+        };
+        program::run_with(start, Duration::from_secs(60)).await.unwrap().signal
+    }
+
+    async fn until_there(of: AllocId) {
+        while plugins_of(of).is_empty() {
+            clock::sleep(END_PAUSE).await;
+        }
+    }
+
+    #[tokio::test]
+    async fn plugins_that_an_earlier_agent_left_are_ended_and_nobody_else_is() {
+        let rng = Rng::seeded(u64::from(std::process::id()));
+        let (mine, others) = (AllocId::new(rng.uuid()), AllocId::new(rng.uuid()));
+        let ended = async {
+            until_there(mine).await;
+            until_there(others).await;
+            let held = plugins_of(mine);
+            end_plugins_of(mine).await;
+            assert_eq!((plugins_of(mine).len(), plugins_of(others).len()), (0, 1));
+            end_plugins_of(others).await;
+            held
+        };
+        let (mine, others, held) = tokio::join!(plugin(mine), plugin(others), ended);
+        assert_eq!((mine, others), (Some(9), Some(9)));
+        // What was found is that process and no later one of its pid.
+        let signalled: Vec<_> =
+            held.iter().map(|plugin| pidfd_send_signal(plugin, Signal::KILL)).collect();
+        assert_eq!(signalled, [Err(rustix::io::Errno::SRCH)]);
+    }
 }

@@ -67,7 +67,7 @@ keys! {
         logs / LogConfig: Option<LogKeys>;
         /// User that it runs as.
         user / User: Given<String>, "the driver's";
-        /// Wait before the stop signal.
+        /// Wait before the stop signal, also of a restart.
         shutdown_delay / ShutdownDelay: Given<Duration>, "none";
         /// What it offers.
         services "service" / Services: Vec<ServiceKeys>;

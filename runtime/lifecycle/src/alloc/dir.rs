@@ -239,6 +239,20 @@ impl AllocDir {
         Ok(Dir::from_std_file(shared.into()))
     }
 
+    /// Those of it that tasks write, by their names, in the same way.
+    ///
+    /// # Errors
+    /// [`AllocDirError::NotDirectory`] when something else stands in the place of one.
+    pub fn lent_dirs(&self) -> Result<Vec<(&'static str, Dir)>, AllocDirError> {
+        let path = self.shared();
+        let shared = open_child(self.dir.as_fd(), SHARED, &path)?;
+        let open = |name: &'static str| {
+            let lent = open_child(shared.as_fd(), name, &path.join(name))?;
+            Ok((name, Dir::from_std_file(lent.into())))
+        };
+        LENT.into_iter().map(open).collect()
+    }
+
     /// Make the directories of a task. What is there already stays; modes are put right.
     ///
     /// # Errors

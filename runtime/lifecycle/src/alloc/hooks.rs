@@ -15,7 +15,7 @@
 //! | `alloc_dir` | builds the directory; one that is gone is made again, unless a run lives in it | destroy: removes it |
 //! | `await_previous` | waits until the previous allocations run nothing, on another node too | post-run: the same for those that are to stop, for who waits for this one |
 //! | `disk_migration` | takes over its data, or that of the one before it if it never started, or fetches it from another node; never fails the allocation | |
-//! | `network` | makes the network of one that has its own, or finds it | post-run, destroy: takes it away |
+//! | `network` | makes the network of one that has its own, in its turn, or finds it | post-run, destroy: takes it away |
 //! | `services` | begins to list its services and to ask their checks | update: sees the newest copy; pre-kill: takes them off the list |
 //! | `health` | begins to watch, unless it was judged | update: anew; pre-kill: ends |
 //! | `max_run_duration` | sets the deadline | update: anew |
@@ -259,7 +259,7 @@ pub trait AllocHook: Send + Sync {
     /// For logs and events.
     fn name(&self) -> &'static str;
     /// Longest run of one call. `None`: as long as it takes, which only a hook may say whose waiting
-    /// people see, and which does nothing that a stop could break off.
+    /// people see, whose work has bounds of its own, and which a stop may break off anywhere.
     fn wall(&self) -> Option<Duration> {
         Some(HOOK_WALL_MAX)
     }

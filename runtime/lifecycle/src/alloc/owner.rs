@@ -4,18 +4,18 @@
 //! ```text
 //! directories of the task    local, secrets, tmp before anything comes into them; of one that sees the
 //!                            node's own paths also the directory around them
-//! templates, artifacts,      with each directory that is made on the way ([`make_directories`], `bring`)
+//! templates, artifacts,      with each directory that is made on the way ([`open_made`], `bring`)
 //!   payloads
 //! data of an earlier task    what its user had, with all below; of `alloc/data` what allocations before had
 //!                            whose user id was their own, once: then its group is the id of this one
 //! ```
 //! Nothing that a task put there is followed. Without an owner everything is the agent's own.
 
-use std::ffi::{CStr, CString};
+use std::ffi::{CStr, CString, OsStr};
 use std::io;
 use std::ops::RangeInclusive;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf};
 
 use cap_std::fs::Dir;
 use rustix::fs::{AtFlags, FileType, Gid, Mode, OFlags, Stat, Uid};
@@ -32,6 +32,7 @@ const WRITTEN: [&str; 3] = ["local", "secrets", "tmp"];
 /// What of the shared directory all tasks of an allocation write, whoever they run as.
 const LENT: [&str; 2] = [DATA, "tmp"];
 const DATA: &str = "data";
+const NEW_DIRECTORY: Mode = Mode::from_raw_mode(0o755);
 const WRITABLE_BY_ALL: Mode = Mode::from_raw_mode(0o777);
 
 /// What a task is given.
@@ -130,22 +131,71 @@ pub(crate) fn agent() -> FileOwner {
     FileOwner { uid: uid.as_raw(), gid: gid.as_raw() }
 }
 
-/// Make a directory with those above it; each that is new is the owner's.
-pub(crate) fn make_directories(dir: &Dir, path: &Path, owner: Option<FileOwner>) -> io::Result<()> {
-    let mut at = PathBuf::new();
+/// Open a directory, made with those above it where they are not there; each that is new is the owner's. A link on
+/// the way that was there before is followed as far as it stays below `dir`, and nothing that is there is given.
+pub(crate) fn open_made(dir: &Dir, path: &Path, owner: Option<FileOwner>) -> io::Result<Dir> {
+    let mut at = dir.try_clone()?;
+    let mut so_far = PathBuf::new();
+    for name in plain_names(path)? {
+        so_far.push(name);
+        at = match rustix::fs::mkdirat(&at, name, NEW_DIRECTORY) {
+            Ok(()) => take_made(&at, name, owner)?,
+            Err(Errno::EXIST) => match open_real(&at, name) {
+                // A link, and what stands there now may lead anywhere: `dir` says how far.
+                Err(Errno::NOTDIR | Errno::LOOP) => dir.open_dir(&so_far)?,
+                found => found?,
+            },
+            Err(error) => return Err(error.into()),
+        };
+    }
+    Ok(at)
+}
+
+/// Names one below the other, without `.` and `..`.
+fn plain_names(path: &Path) -> io::Result<Vec<&OsStr>> {
+    let out = || io::Error::other(format!("{} leads out of its directory", path.display()));
+    let mut names = Vec::new();
     for part in path.components() {
-        at.push(part);
-        match dir.create_dir(&at) {
-            Ok(()) => {
-                if let Some(owner) = owner {
-                    give(&dir.open_dir(&at)?, owner)?;
-                }
+        match part {
+            Component::Normal(name) => names.push(name),
+            Component::CurDir => {}
+            Component::ParentDir => {
+                names.pop().ok_or_else(out)?;
             }
-            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
-            Err(error) => return Err(error),
+            Component::RootDir | Component::Prefix(_) => return Err(out()),
         }
     }
-    Ok(())
+    Ok(names)
+}
+
+/// Open a directory, no link in its place.
+fn open_real(parent: &Dir, name: &OsStr) -> Result<Dir, Errno> {
+    let flags = DIRECTORY_FLAGS | OFlags::NOFOLLOW;
+    let opened = rustix::fs::openat(parent, name, flags, Mode::empty())?;
+    Ok(Dir::from_std_file(opened.into()))
+}
+
+/// Open a directory that was just made and give it to its owner. A task that writes beside it may have put a link
+/// or somebody else's directory in its place: neither is given away.
+fn take_made(parent: &Dir, name: &OsStr, owner: Option<FileOwner>) -> io::Result<Dir> {
+    let made = match open_real(parent, name) {
+        Ok(made) => made,
+        Err(Errno::NOTDIR | Errno::LOOP) => return Err(replaced(name)),
+        Err(error) => return Err(error.into()),
+    };
+    if let Some(owner) = owner {
+        if owner_of(&made)?.uid != agent().uid {
+            return Err(replaced(name));
+        }
+        give(&made, owner)?;
+    }
+    Ok(made)
+}
+
+fn replaced(name: &OsStr) -> io::Error {
+    io::Error::other(format!(
+        "directory {name:?} was made and something else was put in its place at once: see what else writes there"
+    ))
 }
 
 fn owner_of(file: impl AsFd) -> Result<FileOwner, Errno> {

@@ -99,12 +99,54 @@ fn each_directory_that_is_made_on_the_way_is_the_owners() {
     let Some(place) = place() else { return };
     let local = place.dir.local_dir(&place.task).unwrap();
     local.create_dir("there").unwrap();
-    make_directories(&local, Path::new("there/a/b"), Some(NOBODY)).unwrap();
+    open_made(&local, Path::new("there/a/b"), Some(NOBODY)).unwrap();
     assert_eq!(place.owner("web/local/there"), agent());
     assert_eq!(place.owner("web/local/there/a"), NOBODY);
     assert_eq!(place.owner("web/local/there/a/b"), NOBODY);
-    make_directories(&local, Path::new("there/a/b/c"), None).unwrap();
+    let opened = open_made(&local, Path::new("./there/x/../a/b/c"), None).unwrap();
     assert_eq!(place.owner("web/local/there/a/b/c"), agent());
+    opened.write("file", "").unwrap();
+    assert_eq!(place.owner("web/local/there/a/b/c/file"), agent());
+    for out in ["..", "there/../../x", "/there"] {
+        open_made(&local, Path::new(out), None).unwrap_err();
+    }
+}
+
+#[test]
+fn what_a_task_puts_in_the_place_of_a_directory_that_was_just_made_is_not_given_away() {
+    let Some(place) = place() else { return };
+    let shared = place.dir.shared_dir().unwrap();
+    place.data(&[("theirs/file", OTHER)]);
+    let theirs = place.dir.data().join("theirs");
+    std::os::unix::fs::chown(&theirs, Some(OTHER.uid), Some(OTHER.gid)).unwrap();
+    symlink("theirs", place.dir.data().join("link")).unwrap();
+    symlink("../logs", place.dir.data().join("logs")).unwrap();
+    std::fs::write(place.dir.data().join("file"), "").unwrap();
+    let data = shared.open_dir("data").unwrap();
+    // As if each had just been made and was swapped.
+    for swapped in ["link", "logs", "file", "theirs"] {
+        let refused = take_made(&data, OsStr::new(swapped), Some(NOBODY)).unwrap_err().to_string();
+        assert!(refused.contains("was put in its place"), "{swapped}: {refused}");
+    }
+    assert_eq!(place.owner("alloc/data/theirs"), OTHER);
+    assert_eq!(place.owner("alloc/logs"), agent());
+    data.create_dir("made").unwrap();
+    take_made(&data, OsStr::new("made"), Some(NOBODY)).unwrap();
+    assert_eq!(place.owner("alloc/data/made"), NOBODY);
+}
+
+#[test]
+fn a_link_that_was_there_is_followed_below_the_directory_and_what_it_leads_to_is_not_given() {
+    let Some(place) = place() else { return };
+    let local = place.dir.local_dir(&place.task).unwrap();
+    local.create_dir("release").unwrap();
+    local.symlink("release", "current").unwrap();
+    local.symlink("../secrets", "out").unwrap();
+    open_made(&local, Path::new("current/conf"), Some(NOBODY)).unwrap();
+    assert_eq!(place.owner("web/local/release"), agent());
+    assert_eq!(place.owner("web/local/release/conf"), NOBODY);
+    open_made(&local, Path::new("out/conf"), Some(NOBODY)).unwrap_err();
+    assert!(!place.dir.path().join("web/secrets/conf").exists());
 }
 
 #[test]

@@ -1,10 +1,11 @@
 //! How much disk an allocation uses, for `ephemeral_disk.size`.
 //!
-//! Counted is everything below the allocation's directory but `alloc/logs`: `alloc/data` and
-//! `alloc/tmp`, and `local`, `secrets` and `tmp` of each task. Logs are left out because the
+//! Counted is everything below the allocation's directory but `alloc/logs` and what a device plugin assigned:
+//! `alloc/data` and `alloc/tmp`, and `local`, `secrets` and `tmp` of each task. Logs are left out because the
 //! `logs` block bounds them on its own and the agent, not the task, decides how long they stay; a
-//! task is not to be stopped for what it printed. What runs now may write meanwhile, so a result is
-//! of no exact moment; files that come and go never make it fail.
+//! task is not to be stopped for what it printed. Assigned files ([`ASSIGNED_FILES`]) are gathered by the
+//! agent; they count all the same where others than the agent's user could write there. What runs now may
+//! write meanwhile, so a result is of no exact moment; files that come and go never make it fail.
 //!
 //! - Blocks, not lengths: a sparse file costs what it occupies. A file with several names counts
 //!   once. Files that were deleted and are still open are what a [`DiskMeter`] knows of processes.
@@ -31,6 +32,7 @@ use super::dir::{AllocDir, AllocDirError, SHARED};
 use ostler_model::ids::AllocId;
 use ostler_model::job::EphemeralDisk;
 use ostler_model::limits::{MEASURE_ENTRIES_MAX, MEASURE_OPEN_LEVELS_MAX, MIB};
+use ostler_model::task_path::ASSIGNED_FILES;
 
 /// Bytes in a block of `st_blocks`, on every file system.
 const BLOCK_BYTES: u64 = 512;
@@ -268,7 +270,8 @@ impl Walk<'_> {
             let Ok(stat) = rustix::fs::statat(dir, name, AtFlags::SYMLINK_NOFOLLOW) else {
                 continue;
             };
-            if stat.st_dev != self.device {
+            let assigned = self.levels.is_empty() && name.to_bytes() == ASSIGNED_FILES.as_bytes();
+            if stat.st_dev != self.device || (assigned && is_agents_alone(&stat)) {
                 continue;
             }
             self.count(&stat);
@@ -302,6 +305,14 @@ fn read_quietly(dir: &OwnedFd) -> Result<Dir, Errno> {
         opened => opened,
     };
     Dir::new(opened?)
+}
+
+/// Is it a directory that nobody writes but the agent's user?
+fn is_agents_alone(stat: &Stat) -> bool {
+    const OTHERS_WRITE: u32 = 0o022;
+    FileType::from_raw_mode(stat.st_mode).is_dir()
+        && stat.st_uid == rustix::process::geteuid().as_raw()
+        && stat.st_mode & OTHERS_WRITE == 0
 }
 
 fn identity(dir: BorrowedFd<'_>) -> Option<(u64, u64)> {

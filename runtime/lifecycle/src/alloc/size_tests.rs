@@ -7,7 +7,7 @@
 )]
 
 use std::fs;
-use std::os::unix::fs::{MetadataExt, symlink};
+use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use rustix::fs::CWD;
@@ -105,6 +105,30 @@ fn logs_are_left_out_and_directories_of_this_name_elsewhere_are_not() {
         });
         assert!(other.bytes >= 4096 && other.inodes >= 2, "{place}: {other:?}");
     }
+}
+
+#[test]
+fn what_a_device_plugin_assigned_is_no_disk_of_the_allocation_unless_others_write_there() {
+    let scene = Scene::new();
+    let gathered = |scene: &Scene, below: &str| {
+        let dir = scene.dir.path().join(below).join(ASSIGNED_FILES);
+        fs::create_dir_all(dir.join("web/0")).unwrap();
+        fs::set_permissions(&dir, fs::Permissions::from_mode(0o700)).unwrap();
+        fs::write(dir.join("web/0/big"), vec![1; 4096]).unwrap();
+    };
+    let added = scene.added(|scene| gathered(scene, ""));
+    assert_eq!((added.bytes, added.inodes), (0, 0));
+    for elsewhere in ["web/local", "alloc/data", "alloc"] {
+        let added = scene.added(|scene| gathered(scene, elsewhere));
+        assert!(added.bytes >= 4096 && added.inodes >= 4, "{elsewhere}: {added:?}");
+    }
+    let opened = scene.added(|scene| {
+        let dir = scene.dir.path().join(ASSIGNED_FILES);
+        fs::set_permissions(dir, fs::Permissions::from_mode(0o770)).unwrap();
+    });
+    assert!(opened.bytes >= 4096 && opened.inodes >= 4, "{opened:?}");
+    // No task can be called so.
+    assert!(TaskName::new(ASSIGNED_FILES).is_err());
 }
 
 #[test]

@@ -199,10 +199,33 @@ pub fn restart_signaled(
     heard(event.detail("kill_timeout", short_duration(kill_timeout)), signals)
 }
 
+/// How the reasons of checks begin.
+const OF_A_CHECK: &str = "healthcheck: ";
+
 /// Why a check restarts what it asks.
 #[must_use]
 pub fn unhealthy(check: &str) -> String {
-    format!("healthcheck: check {check:?} unhealthy")
+    format!("{OF_A_CHECK}check {check:?} unhealthy")
+}
+
+/// Was the last run that is told of asked to end for a restart, and did it not end yet? Whether that restart
+/// counts as a failure.
+#[must_use]
+pub fn restart_under_way(state: &TaskState) -> Option<bool> {
+    let of_run = |event: &&TaskEvent| {
+        matches!(
+            event.kind,
+            EventKind::RestartSignaled
+                | EventKind::Started
+                | EventKind::Killing
+                | EventKind::Terminated
+                | EventKind::Restarting
+                | EventKind::FailedRestoring
+        )
+    };
+    let last = state.events.iter().rev().find(of_run)?;
+    let asked = state.status == TaskStatus::Running && last.kind == EventKind::RestartSignaled;
+    asked.then(|| last.message.starts_with(OF_A_CHECK))
 }
 
 /// A service of the task is not in the list of the node.

@@ -58,6 +58,8 @@ use ostler_trace::{child_of, run_in};
 pub struct Preparation {
     /// The run is there already, of an earlier agent: nothing that it holds is refused now.
     pub goes_on: bool,
+    /// And it has ended since: its directory may have gone with it, and be another one now.
+    pub ended: bool,
     /// From `driver`.
     pub driver: Option<Arc<dyn Driver>>,
     /// From `dir`.
@@ -284,9 +286,9 @@ pub struct ReplayedHooks {
 
 /// Run all prestart hooks for a run that goes on: each leaves its effects again (directories, logs,
 /// devices, environment). One that fails leaves its part out; the run is not touched for that, and
-/// the next start asks again.
-pub async fn replay(scope: &TaskScope) -> ReplayedHooks {
-    let mut preparation = Preparation { goes_on: true, ..Preparation::default() };
+/// the next start asks again. `ended`: it runs no more.
+pub async fn replay(scope: &TaskScope, ended: bool) -> ReplayedHooks {
+    let mut preparation = Preparation { goes_on: true, ended, ..Preparation::default() };
     let (mut whole, mut trouble) = (true, None);
     for hook in &scope.hooks {
         let done = clock::timeout(HOOK_WALL_MAX, hook.prestart(scope, &mut preparation)).await;

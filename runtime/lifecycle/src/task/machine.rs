@@ -24,7 +24,7 @@
 //!   Starting -> Running StoppingStart Delaying Idle Ending Detached
 //!   StoppingStart -> ShutdownDelay Stopping Ending
 //!   Running -> Exited ShutdownDelay Stopping Detached
-//!   ShutdownDelay -> Stopping Exited
+//!   ShutdownDelay -> Stopping Exited Detached
 //!   Stopping -> Killing Exited
 //!   Killing -> Reaping Exited
 //!   Reaping -> Exited Detached
@@ -112,7 +112,7 @@ pub struct TaskMachine {
     given_up: Option<String>,
     /// The allocation is over: a dead task is not kept for a restart.
     finished: bool,
-    /// The kill does not wait for `shutdown_delay`.
+    /// The end of the run does not wait for `shutdown_delay`.
     skip_delay: bool,
     /// When the present wait for `shutdown_delay` began.
     delay_since: Timestamp,
@@ -350,11 +350,10 @@ impl TaskMachine {
         self.effects.push(TaskEffect::Watch);
     }
 
-    /// Begin to end the run. A kill waits for `shutdown_delay`, where there is one and it is wanted; a
-    /// restart does not.
+    /// Begin to end the run, for good or to start it again: when `shutdown_delay` is over, where there is one
+    /// and it is wanted.
     fn stop_run(&mut self, at: At) {
-        let kills = self.intent.is_some_and(Intent::kills);
-        match self.rules.shutdown_delay.filter(|_| kills) {
+        match self.rules.shutdown_delay {
             Some(_) if self.skip_delay => {
                 self.public.push_event(events::skipping_shutdown_delay(at.now));
                 self.stop_now();

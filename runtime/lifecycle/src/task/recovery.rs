@@ -86,7 +86,8 @@ pub async fn recover(
     };
     let driver = scope.drivers.dispense(&scope.task.driver);
     if !run.has_context() {
-        let hooks::ReplayedHooks { preparation, whole, trouble } = hooks::replay(scope).await;
+        let hooks::ReplayedHooks { preparation, whole, trouble } =
+            hooks::replay(scope, ended).await;
         if let Some(reason) = trouble.filter(|_| !ended) {
             // The run goes on; what the node is short of may come back.
             return Recovery::NotReady { reason, held: true };

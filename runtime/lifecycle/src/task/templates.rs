@@ -5,7 +5,8 @@
 //!                        └── a variable that is not there: waited for
 //! while it runs     [`follow`]: what they used changed ─► quiet ─► rendered again ─► reads otherwise?
 //!                        ─► written ─► splay ─► signal, script, restart
-//! agent restarted   rendered in memory, at the time of the file: written only where it reads otherwise
+//! agent restarted   rendered in memory, at the time of the file: written only where it reads otherwise;
+//!                   of what was written and not told yet (`untold`) the task is told now
 //! ```
 //! What a template names is looked for below the task's directory and the shared one and nowhere else
 //! (`place`), whatever links a task puts there (`disk`); of variables they read the task's own (`sources`).
@@ -17,6 +18,7 @@ pub mod follow;
 mod outside;
 mod place;
 pub mod sources;
+mod untold;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -159,6 +161,8 @@ impl Templates {
             }
             known.files.insert(index, Made::of(rendered, now));
         }
+        // The run begins with all that they read.
+        sandbox.clear_untold();
         Ok((Self { rendering, known: Mutex::new(known) }, vars))
     }
 
@@ -178,6 +182,14 @@ impl Templates {
         let known = self.known();
         let looked_at = known.files.len() == self.rendering.task.templates.len();
         !looked_at || !known.seen.is_empty()
+    }
+
+    /// The task was told of what is written. Blocks.
+    fn told(&self) {
+        match self.rendering.sandbox() {
+            Ok(sandbox) => sandbox.clear_untold(),
+            Err(error) => tracing::warn!(%error, "a later agent tells the task once more"),
+        }
     }
 
     /// What they ask for.

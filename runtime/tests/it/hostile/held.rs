@@ -120,7 +120,9 @@ pub async fn assigned(arena: &Arena) -> Outcome {
             guest_path: "/assigned/file".to_owned(),
             read_only: true,
         };
-        for path in ["/assigned/file", "/tmp/.mounts/0/file", "/tmp/../.mounts/task/0/file"] {
+        for path in
+            ["/assigned/file", "/tmp/assigned files/0/file", "/tmp/../assigned files/task/0/file"]
+        {
             let (context, printed) = arena.context(&arena.empty("task"));
             let context = TaskContext { mounts: vec![mount.clone()], ..(*context).clone() };
             let context = (Arc::new(context), printed);

@@ -39,6 +39,7 @@ mod ending;
 mod faults;
 mod hooks;
 mod lifecycle;
+mod networks;
 mod previous;
 mod removal;
 mod restarts;

@@ -1,7 +1,8 @@
 //! Fetches what the task brings along.
 //!
 //! What came stays: a later run of the task does not fetch it again, and a task that runs on under a new
-//! agent has it. Each thing is made where no task sees it and moved into the task's directory when it is whole,
+//! agent has it. Of one that ended while no agent was there nothing is taken for granted: its directory may be
+//! another one by now ([`crate::alloc::hooks`]), and what its next run needs is fetched then. Each thing is made where no task sees it and moved into the task's directory when it is whole,
 //! so that a kill in between leaves nothing half.
 
 use std::collections::BTreeSet;
@@ -84,9 +85,11 @@ impl TaskHook for ArtifactsHook {
                 return Err(HookError::setup("the task directory comes before its artifacts"));
             };
             if preparation.goes_on {
-                // It was started with them.
-                let mut known = scope.fetched.of(&task_dir.path);
-                known.artifacts.extend(0..scope.task.artifacts.len());
+                // It was started with them, and no directory is made anew under a run that lives.
+                if !preparation.ended {
+                    let mut known = scope.fetched.of(&task_dir.path);
+                    known.artifacts.extend(0..scope.task.artifacts.len());
+                }
                 return Ok(());
             }
             let have = scope.fetched.of(&task_dir.path).artifacts.clone();

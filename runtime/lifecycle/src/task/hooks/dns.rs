@@ -8,11 +8,12 @@ use super::{HookError, Preparation, TaskHook};
 use crate::task::TaskScope;
 use ostler_model::clock;
 use ostler_model::device::Mount;
+use ostler_model::ids::TaskName;
 use ostler_model::ports::{BoxFuture, FsIsolation};
 use ostler_model::saved::DnsConfig;
 
-/// Beside the directories of the tasks, which a task cannot write.
-const FILE: &str = ".resolv.conf";
+/// Beside the directories of the tasks, where no task can write, under a name that none can have.
+const FILE: &str = "resolv.conf of tasks";
 const PLACE: &str = "/etc/resolv.conf";
 
 pub(super) struct DnsHook;
@@ -53,7 +54,8 @@ impl TaskHook for DnsHook {
             let Some(dir) = preparation.alloc_dir.parent().map(Path::to_owned) else {
                 return Err(HookError::setup("the allocation has no directory"));
             };
-            let written = clock::blocking(move || write(&dir, &dns)).await;
+            let task = scope.task.name.clone();
+            let written = clock::blocking(move || write(&dir, &task, &dns)).await;
             let path = written.map_err(HookError::passing)?.map_err(|e| HookError::on_disk(&e))?;
             let host_path = path.to_str().map(str::to_owned);
             let host_path =
@@ -65,8 +67,9 @@ impl TaskHook for DnsHook {
     }
 }
 
-fn write(dir: &Path, dns: &DnsConfig) -> std::io::Result<PathBuf> {
-    let (path, new) = (dir.join(FILE), dir.join(format!("{FILE}.new")));
+/// All tasks of an allocation have the same, and each may write it while another does.
+fn write(dir: &Path, task: &TaskName, dns: &DnsConfig) -> std::io::Result<PathBuf> {
+    let (path, new) = (dir.join(FILE), dir.join(format!("{FILE}, new for {task}")));
     let mut file =
         std::fs::File::options().write(true).create(true).truncate(true).mode(0o644).open(&new)?;
     // Whatever the agent's umask is: the task's user reads it.
@@ -74,4 +77,36 @@ fn write(dir: &Path, dns: &DnsConfig) -> std::io::Result<PathBuf> {
     file.write_all(dns.resolv_conf().as_bytes())?;
     std::fs::rename(&new, &path)?;
     Ok(path)
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "tests")]
+
+    use super::*;
+
+    #[test]
+    fn tasks_that_start_at_the_same_time_do_not_take_the_file_from_each_other() {
+        let dir = tempfile::tempdir().unwrap();
+        let dns = DnsConfig { servers: vec!["10.0.0.53".to_owned()], ..DnsConfig::default() };
+        let names = ["one", "two", "three", "four"].map(|name| TaskName::new(name).unwrap());
+        let begin = std::sync::Barrier::new(names.len());
+        std::thread::scope(|scope| {
+            let writing = names.each_ref().map(|name| {
+                let (begin, dir, dns) = (&begin, dir.path(), &dns);
+                scope.spawn(move || {
+                    begin.wait();
+                    (0..200).try_for_each(|_| write(dir, name, dns).map(drop))
+                })
+            });
+            for written in writing {
+                written.join().unwrap().unwrap();
+            }
+        });
+        let left: Vec<_> = std::fs::read_dir(dir.path()).unwrap().collect();
+        assert_eq!(left.len(), 1);
+        assert_eq!(std::fs::read_to_string(dir.path().join(FILE)).unwrap(), dns.resolv_conf());
+        // No task has a directory there of this name.
+        assert!(TaskName::new(FILE).is_err());
+    }
 }

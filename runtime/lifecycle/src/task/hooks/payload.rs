@@ -4,7 +4,7 @@ use std::io::Write as _;
 
 use super::{HookError, Preparation, TaskHook};
 use crate::alloc::dir::{AllocDir, AllocDirError};
-use crate::alloc::owner::{give, make_directories};
+use crate::alloc::owner::{give, open_made};
 use crate::task::TaskScope;
 use ostler_model::clock;
 use ostler_model::job::TaskPayload;
@@ -49,14 +49,15 @@ fn write(
     owner: Option<FileOwner>,
 ) -> std::io::Result<()> {
     let path = std::path::Path::new(&payload.file);
-    if let Some(parent) = path.parent().filter(|parent| !parent.as_os_str().is_empty()) {
-        make_directories(local, parent, owner)?;
-    }
-    match local.remove_file(path) {
+    let name = path.file_name().ok_or_else(|| std::io::Error::other("it has no name"))?;
+    let dir = open_made(local, path.parent().unwrap_or(std::path::Path::new("")), owner)?;
+    match dir.remove_file(name) {
         Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(error),
         _ => {}
     }
-    let mut file = local.create(path)?;
+    let mut options = cap_std::fs::OpenOptions::new();
+    options.write(true).create_new(true);
+    let mut file = dir.open_with(name, &options)?;
     if let Some(owner) = owner {
         give(&file, owner)?;
     }

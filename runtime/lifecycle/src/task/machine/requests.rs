@@ -8,7 +8,11 @@
 //! finish       remembered           remembered      remembered           Ending                    Ending
 //! ```
 //! A run that is being recovered is there but its driver may not be: a restart of it is kept until the
-//! driver has it; in a kill the host sends the signal when the recovery takes too long.
+//! driver has it; in a kill the host sends the signal when the recovery takes too long. Both wait for
+//! `shutdown_delay` first. A kill that comes while a restart waits ends with the rest of that wait, or at once
+//! where it is not to wait.
+
+use std::time::Duration;
 
 use super::super::events;
 use super::end::Next;
@@ -82,9 +86,25 @@ impl TaskMachine {
             State::AwaitingRecovery => self.stop_unrecovered(at),
             // No run is to follow, so processes that do not end need not be waited for.
             State::Reaping if self.undead => self.effects.push(TaskEffect::TellUndead),
+            State::ShutdownDelay => self.delay_goes_on(at),
             // It is being ended for a restart: the run ends, and no restart follows.
             _ => {}
         }
+    }
+
+    /// Killed while a restart waits: the wait that has begun is the kill's too.
+    fn delay_goes_on(&mut self, at: At) {
+        if self.skip_delay {
+            self.stop_run(at);
+        } else {
+            let rest = self.rest_of_delay(at);
+            self.public.push_event(events::waiting_shutdown_delay(at.now, rest));
+        }
+    }
+
+    fn rest_of_delay(&self, at: At) -> Duration {
+        let waited = at.now.since(self.delay_since);
+        self.rules.shutdown_delay.unwrap_or_default().saturating_sub(waited)
     }
 
     fn restart_signaled(&mut self, at: At, reason: &str) {
@@ -160,8 +180,7 @@ impl TaskMachine {
         if self.state != State::ShutdownDelay || before == rules.shutdown_delay {
             return;
         }
-        let waited = at.now.since(self.delay_since);
-        let rest = rules.shutdown_delay.unwrap_or_default().saturating_sub(waited);
+        let rest = self.rest_of_delay(at);
         if rest.is_zero() {
             self.stop_now();
         } else {
@@ -185,6 +204,8 @@ impl TaskMachine {
                 self.effects.push(TaskEffect::AbandonRecover);
                 self.leave();
             }
+            // The next agent finds the restart on record, and begins the wait anew.
+            State::ShutdownDelay if !self.killed_for_good() => self.leave(),
             // What does not end is the next agent's to wait for, by the record of the run.
             State::Reaping if self.undead => self.leave(),
             State::Clearing if self.timer => self.leave(),

@@ -5,7 +5,8 @@
 //! dead, complete                           Dead: nothing is run
 //! dead, not complete                       [Clearing ─►] Idle | Ending
 //! a run, restart decided                   Clearing ─► Delaying: the rest of the delay
-//! a run and its handle                     Recovering ─► Running        owned again
+//! a run and its handle                     Recovering ─► Running        owned again, or ended for the
+//!                                              │                        restart that was under way
 //!                                              │ ─► Exited              ended while nobody looked
 //!                                              │ ─► AwaitingRecovery    driver not ready: asked again,
 //!                                              │                        the run goes on, the host watches it
@@ -134,7 +135,12 @@ impl TaskMachine {
                 self.next = Some(Next::Restart(until.since(at.now)));
                 self.clear();
             }
-            (KnownRun::Started, None) => self.recover(),
+            (KnownRun::Started, None) => {
+                // Asked for and accepted, and the agent ended before the run did.
+                let asked = events::restart_under_way(&self.public);
+                self.intent = asked.map(|failure| Intent::Restart { failure });
+                self.recover();
+            }
             (KnownRun::Unfinished, None) if self.rules.policy.attempts == 0 => {
                 self.unfinished = true;
                 self.recover();

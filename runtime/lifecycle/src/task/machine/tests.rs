@@ -6,6 +6,8 @@
     reason = "tests"
 )]
 
+#[path = "delay_tests.rs"]
+mod delay;
 #[path = "leaving_tests.rs"]
 mod leaving;
 use std::collections::BTreeSet;

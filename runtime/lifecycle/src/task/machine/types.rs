@@ -24,7 +24,7 @@ pub enum State {
     StoppingStart,
     /// The workload runs.
     Running,
-    /// Killed; the stop signal waits for `shutdown_delay`.
+    /// Killed, or to be started again; the stop signal waits for `shutdown_delay`.
     ShutdownDelay,
     /// The driver was asked to stop the task.
     Stopping,
@@ -231,7 +231,7 @@ pub struct Rules {
     pub restart_on_success: bool,
     /// From stop to kill; already limited by the agent's maximum.
     pub kill_timeout: Duration,
-    /// From kill request to stop.
+    /// From the request to end a run, for good or for a restart, to stop.
     pub shutdown_delay: Option<Duration>,
     /// A task that ended by itself waits, dead, to be started again with its allocation.
     pub restartable: bool,

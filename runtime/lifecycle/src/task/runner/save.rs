@@ -4,13 +4,14 @@
 //! ([`crate::task::handle`]). The public state may lag behind it while the task lives: an event or a
 //! start that a crash takes away is told by nothing else, and harms nothing. What must not be taken
 //! back is what a restart of the agent decides by: that the task is dead, that it counts as failed,
-//! how often it was restarted.
+//! how often it was restarted, that a restart of its run is under way.
 
 use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
 
 use super::super::TaskScope;
+use super::super::events;
 use super::super::handle::{LocalRecord, durable};
 use super::super::restart::RestartTracker;
 use ostler_model::clock;
@@ -30,6 +31,7 @@ pub(super) struct Lasting {
     dead: bool,
     failed: bool,
     restarts: u64,
+    restarting: bool,
 }
 
 impl Lasting {
@@ -38,6 +40,7 @@ impl Lasting {
             dead: state.status == TaskStatus::Dead,
             failed: state.failed,
             restarts: state.restarts,
+            restarting: events::restart_under_way(state).is_some(),
         }
     }
 }
@@ -161,6 +164,13 @@ mod tests {
         assert_eq!(Lasting::of(&begun), Lasting::default());
         let back = TaskState { started_at: Some(Default::default()), ..TaskState::default() };
         assert_eq!(Lasting::of(&back), Lasting::default());
+        let now = Timestamp::default();
+        let mut told = begun.clone();
+        let timeout = Duration::from_secs(5);
+        told.push_event(events::restart_signaled(now, "wanted", timeout, events::Signals::Sent));
+        assert_ne!(Lasting::of(&told), Lasting::default());
+        told.push_event(events::started(now));
+        assert_eq!(Lasting::of(&told), Lasting::default());
         for lasting in [
             TaskState { status: TaskStatus::Dead, ..TaskState::default() },
             TaskState { failed: true, ..TaskState::default() },

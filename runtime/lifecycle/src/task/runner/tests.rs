@@ -37,6 +37,7 @@
     reason = "tests"
 )]
 
+mod artifacts;
 mod crash;
 mod deadlines;
 mod delay;
@@ -46,6 +47,7 @@ mod notes;
 mod polled;
 mod refused;
 mod replay;
+mod templates;
 mod truth;
 mod update;
 

@@ -11,7 +11,7 @@ use std::time::Duration;
 use cap_std::fs::{Dir, File, MetadataExt as _, OpenOptions, OpenOptionsExt as _};
 use rustix::fs::{Gid, Mode, Timespec, Timestamps, Uid};
 
-use crate::alloc::owner::make_directories;
+use crate::alloc::owner::open_made;
 use ostler_model::ports::FileOwner;
 use ostler_model::template::{TEMPLATE_MODE_MAX, TaskTemplate};
 use ostler_model::time::Timestamp;
@@ -34,6 +34,11 @@ impl Attributes {
         // Nobody becomes somebody else by running it, whoever made the job of which it is.
         let mode = template.mode & TEMPLATE_MODE_MAX;
         Self { mode, owner, uid: template.uid, gid: template.gid, at }
+    }
+
+    /// Of a file for the agent alone.
+    pub(super) fn of_agent(at: Timestamp) -> Self {
+        Self { mode: 0o600, owner: None, uid: None, gid: None, at }
     }
 }
 
@@ -87,14 +92,7 @@ pub(super) fn rendered(dir: &Dir, path: &Path, max: u64) -> Option<(Vec<u8>, Tim
 /// Put a file in its place, whatever is there.
 pub(super) fn write(dir: &Dir, path: &Path, bytes: &[u8], what: &Attributes) -> io::Result<()> {
     let name = path.file_name().ok_or_else(|| io::Error::other("it has no name"))?;
-    let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
-    let opened = match parent {
-        Some(parent) => {
-            make_directories(dir, parent, what.owner)?;
-            dir.open_dir(parent)?
-        }
-        None => dir.try_clone()?,
-    };
+    let opened = open_made(dir, path.parent().unwrap_or(Path::new("")), what.owner)?;
     let beside = format!(".{}.new", name.to_string_lossy());
     match opened.remove_file(&beside) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),

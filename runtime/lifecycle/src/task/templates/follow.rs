@@ -2,10 +2,12 @@
 //!
 //! ```text
 //! look ─► something they used changed ─► quiet for `wait` ─► render again ─► same? look on
-//!   ▲                                                            │ other: written
+//!   ▲                                                            │ other: kept as not told, written
 //!   │                                            splay ◄─────────┘
 //!   └── noop, signal, script ◄── told ◄── the strongest of ──────┴─► restart: the next run renders again
 //! ```
+//! What an earlier agent wrote and did not tell any more ([`super::untold`]) counts as changed in the first
+//! look of the next one.
 //! Services and variables tell when they change; files are looked at. A template that cannot be rendered
 //! again leaves its file as it is; that is said once.
 
@@ -62,7 +64,7 @@ pub enum Then {
 /// What rendering again came to.
 #[derive(Debug, Default)]
 pub(super) struct Round {
-    /// Those that read otherwise and were written.
+    /// Those that read otherwise and were written; also by an earlier agent that did not tell the task.
     pub(super) changed: Vec<TaskTemplate>,
     /// Why one could not be rendered.
     pub(super) trouble: Option<String>,
@@ -112,13 +114,18 @@ impl Templates {
         let sources = &self.rendering.sources;
         let now_seen = |what: &Dependency| (what.clone(), Seen::now(what, sandbox, sources));
         let mut seen: BTreeMap<_, _> = known.seen.keys().map(now_seen).collect();
-        for (index, template) in self.rendering.task.templates.iter().enumerate() {
+        let templates = &self.rendering.task.templates;
+        let first = known.files.len() != templates.len();
+        let mut changed = if first { sandbox.untold() } else { BTreeSet::new() };
+        let mut untold = changed.clone();
+        for (index, template) in templates.iter().enumerate() {
             let made = known.files.get(&index);
-            match self.one_again(sandbox, template, made, (now, wanted), &mut seen) {
+            let which = (index, template);
+            match self.one_again(sandbox, which, made, (now, wanted), &mut seen, &mut untold) {
                 Ok(None) => {}
-                Ok(Some((made, changed))) => {
+                Ok(Some((made, other))) => {
                     known.files.insert(index, made);
-                    round.changed.extend(changed.then(|| template.clone()));
+                    changed.extend(other.then_some(index));
                 }
                 Err(error) => {
                     // One of an earlier agent stays as it is until something that it reads changes.
@@ -128,17 +135,20 @@ impl Templates {
             }
         }
         known.seen = seen;
+        round.changed = changed.iter().filter_map(|index| templates.get(*index)).cloned().collect();
         round
     }
 
-    /// One template again: what it is now, and whether the task is to be told. `None`: as it was.
+    /// One template again: what it is now, and whether it reads otherwise. `None`: as it was. One that the task
+    /// is to be told of is among `untold`, and that is kept before its file is written.
     fn one_again(
         &self,
         sandbox: &Sandbox,
-        template: &TaskTemplate,
+        (index, template): (usize, &TaskTemplate),
         made: Option<&Made>,
         (now, wanted): (Timestamp, &Awaited),
         seen: &mut BTreeMap<Dependency, Seen>,
+        untold: &mut BTreeSet<usize>,
     ) -> Result<Option<(Made, bool)>, RenderError> {
         let made = made.filter(|made| made.output.is_some());
         if made.is_some_and(|made| made.used.is_empty()) {
@@ -162,6 +172,15 @@ impl Templates {
             return Ok(Some((then, false)));
         }
         let rendered = self.rendering.one(sandbox, template, &name, (now, wanted), seen)?;
+        if template.change != ChangeMode::Noop && untold.insert(index) {
+            sandbox.keep_untold(untold, now).map_err(|error| RenderError::Disk {
+                node: ostler_model::causes::is_of_the_node(&error),
+                action: "keep that its task is to be told, in",
+                path: "the allocation's directory".to_owned(),
+                error: error.to_string(),
+                name: name.clone(),
+            })?;
+        }
         self.rendering.write(sandbox, template, &name, &rendered.output, now)?;
         Ok(Some((Made::of(rendered, now), true)))
     }
@@ -246,8 +265,25 @@ async fn settled(templates: &Arc<Templates>) {
     }
 }
 
-/// Do what the changed ones ask for.
+/// Do what the changed ones ask for, and have it on record that it was done. A restart is not done before the
+/// next run has rendered them.
 async fn tell(
+    scope: &Arc<TaskScope>,
+    run: &Arc<Run>,
+    templates: &Arc<Templates>,
+    changed: &[TaskTemplate],
+    notes: &queue::Sender<DriverNote>,
+) -> TemplateNews {
+    let news = carry_out(scope, run, templates, changed, notes).await;
+    if matches!(news.then, Then::Follow) {
+        let told = Arc::clone(templates);
+        clock::blocking(move || told.told()).await.unwrap_or_default();
+    }
+    news
+}
+
+/// What [`tell`] does.
+async fn carry_out(
     scope: &Arc<TaskScope>,
     run: &Arc<Run>,
     templates: &Templates,

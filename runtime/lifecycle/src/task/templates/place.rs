@@ -28,8 +28,12 @@ pub(super) enum PlaceError {
 /// The directories of a task, opened: no name in them leads out.
 #[derive(Debug)]
 pub(super) struct Sandbox {
+    /// Around them all: the agent's own.
+    alloc_dir: Dir,
     task_dir: Dir,
     shared: Dir,
+    /// What of it tasks may write: a link in one of them leads no further than that.
+    lent: Vec<(&'static str, Dir)>,
     dirs: TaskDirs,
     task: TaskName,
     sees: FsIsolation,
@@ -44,13 +48,26 @@ impl Sandbox {
         sees: FsIsolation,
     ) -> Result<Self, AllocDirError> {
         let alloc = AllocDir::open(root, alloc)?;
+        let path = alloc.path();
+        let opened = std::fs::File::open(path).map_err(|source| AllocDirError::Io {
+            action: "open",
+            path: path.to_owned(),
+            source,
+        })?;
         Ok(Self {
+            alloc_dir: Dir::from_std_file(opened),
             task_dir: alloc.task_dir(task)?,
             shared: alloc.shared_dir()?,
+            lent: alloc.lent_dirs()?,
             dirs: dirs.clone(),
             task: task.clone(),
             sees,
         })
+    }
+
+    /// The directory around that of the task, in which no task writes, and whose place it is.
+    pub(super) fn of_agent(&self) -> (&Dir, &TaskName) {
+        (&self.alloc_dir, &self.task)
     }
 
     fn view(&self) -> TaskView<'_> {
@@ -69,8 +86,17 @@ impl Sandbox {
     pub(super) fn destination(&self, path: &str) -> Result<(&Dir, PathBuf), PlaceError> {
         let place = destination(path, self.view())?;
         let opened = self.opened(&place, path)?;
-        let seen = place.is_seen(self.sees);
-        if seen { Ok(opened) } else { Err(PlaceError::Unseen(path.to_owned())) }
+        if !place.is_seen(self.sees) {
+            return Err(PlaceError::Unseen(path.to_owned()));
+        }
+        let (shared, below) = place.split();
+        if !shared {
+            return Ok(opened);
+        }
+        let mut lent = self.lent.iter();
+        let found = lent.find_map(|(name, dir)| Some((dir, below.strip_prefix(name).ok()?)));
+        let (dir, below) = found.ok_or_else(|| TaskPathError::ReadOnly(path.to_owned()))?;
+        Ok((dir, below.to_owned()))
     }
 
     fn source(&self, path: &str) -> Result<(&Dir, PathBuf), PlaceError> {

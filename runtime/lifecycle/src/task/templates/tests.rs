@@ -174,6 +174,22 @@ fn a_link_is_replaced_and_none_leads_out() {
 }
 
 #[test]
+fn no_link_of_a_task_leads_a_template_into_the_logs_of_others() {
+    let bench = Bench::new(vec![template("forged", "../alloc/data/way/web.stdout.0")]);
+    let shared = bench.dir.parent().unwrap().join("alloc");
+    std::fs::write(shared.join("logs/web.stdout.0"), "honest").unwrap();
+    std::os::unix::fs::symlink("../logs", shared.join("data/way")).unwrap();
+    let error = bench.render(1).unwrap_err();
+    assert!(matches!(error, RenderError::Disk { node: false, .. }), "{error}");
+    assert_eq!(std::fs::read_to_string(shared.join("logs/web.stdout.0")).unwrap(), "honest");
+    std::fs::remove_file(shared.join("data/way")).unwrap();
+    std::fs::create_dir(shared.join("data/real")).unwrap();
+    std::os::unix::fs::symlink("real", shared.join("data/way")).unwrap();
+    bench.render(1).unwrap();
+    assert_eq!(bench.text("../alloc/data/real/web.stdout.0"), "forged");
+}
+
+#[test]
 fn what_cannot_be_rendered_is_said_with_template_line_and_column() {
     for (template, said) in [
         (template("a\n {{ parseInt \"x\" }}", "local/a"), "template local/a:2:5: parseInt: \"x\""),
@@ -253,6 +269,61 @@ fn a_run_of_an_earlier_agent_keeps_its_files_until_something_they_read_changed()
     assert_eq!(bench.text("local/both"), "300 two");
     assert_eq!(bench.text("local/time"), "100", "the time alone changes nothing");
     assert!(earlier.anything_changed());
+}
+
+#[test]
+fn what_was_written_and_not_told_is_told_by_the_next_agent_until_it_was() {
+    let quiet = TaskTemplate { change: ChangeMode::Noop, ..template(IN, "local/quiet") };
+    let bench = Bench::new(vec![quiet, template(IN, "local/loud"), template("x", "local/fixed")]);
+    let input = |text: &str| std::fs::write(bench.dir.join("local/in"), text).unwrap();
+    input("one");
+    let (templates, _) = bench.render(1).unwrap();
+    input("two");
+    assert_eq!(templates.again_at(2), ["local/quiet", "local/loud"]);
+    assert_eq!(bench.text("local/loud"), "two");
+    // Its agent is killed, and the next one too: nothing of it reads otherwise any more.
+    let earlier = || Templates::of_earlier_agent(bench.rendering.clone());
+    for _ in 0..2 {
+        let next = earlier();
+        assert_eq!(next.again_at(3), ["local/loud"]);
+        assert!(next.again_at(4).is_empty(), "in its first look");
+    }
+    earlier().told();
+    assert!(earlier().again_at(5).is_empty(), "it was told");
+    // What changed meanwhile comes to what was not told.
+    input("three");
+    assert_eq!(earlier().again_at(6), ["local/quiet", "local/loud"]);
+    input("four");
+    assert_eq!(earlier().again_at(7), ["local/quiet", "local/loud"]);
+    // The next run begins with all of it.
+    bench.render(8).unwrap();
+    assert!(earlier().again_at(9).is_empty());
+    let left: Vec<_> = std::fs::read_dir(bench.dir.parent().unwrap()).unwrap().flatten().collect();
+    assert_eq!(left.len(), 2, "the task's directory and the shared one: {left:?}");
+}
+
+const IN: &str = "{{ file \"local/in\" }}";
+
+#[test]
+fn that_a_task_is_to_be_told_is_kept_before_its_file_is_written() {
+    let bench = Bench::new(vec![template(IN, "local/out")]);
+    std::fs::write(bench.dir.join("local/in"), "one").unwrap();
+    let (templates, _) = bench.render(1).unwrap();
+    std::fs::write(bench.dir.join("local/in"), "two").unwrap();
+    // In its place stands a directory: it cannot be kept, so nothing is written either.
+    let around = bench.dir.parent().unwrap();
+    let file = around.join(untold::file_of(&bench.rendering.task.name));
+    std::fs::create_dir(&file).unwrap();
+    let round = templates.again(Timestamp::from_nanos(2_000_000_000), &Awaited::default());
+    assert!(round.trouble.unwrap().contains("to be told"), "it is said");
+    assert!(round.changed.is_empty());
+    assert_eq!(bench.text("local/out"), "one");
+    std::fs::remove_dir(&file).unwrap();
+    // Killed between the two: the file is the old one, and so is what it reads.
+    std::fs::write(bench.dir.join("local/in"), "one").unwrap();
+    std::fs::write(&file, "0\n7\nx\n").unwrap();
+    let next = Templates::of_earlier_agent(bench.rendering.clone());
+    assert_eq!(next.again_at(3), ["local/out"]);
 }
 
 #[test]

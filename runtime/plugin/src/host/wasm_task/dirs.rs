@@ -8,7 +8,7 @@
 //! only reads.
 
 use std::os::fd::AsRawFd as _;
-use std::os::unix::fs::OpenOptionsExt as _;
+use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
 use std::path::{Component, Path, PathBuf};
 
 use cap_std::ambient_authority;
@@ -20,12 +20,10 @@ use super::{PreopenedDir, WasmTaskError};
 use crate::host::guest_files::places::{self, Place};
 use ostler_model::device::Mount;
 use ostler_model::ports::TaskContext;
+use ostler_model::task_path::ASSIGNED_FILES;
 
 /// Largest file mount that is copied where it cannot be linked, bytes.
 const COPIED_MOUNT_BYTES_MAX: u64 = 64 * 1024 * 1024;
-/// Where file mounts are gathered: beside the task's and the shared directory, since a task can write
-/// what is in them, and a linked file is the assigned one itself.
-const STAGING: &str = ".mounts";
 /// What a task writes of the shared directory.
 const SHARED: [&str; 2] = ["data", "tmp"];
 
@@ -137,8 +135,10 @@ fn is_below(root: &Path, names: [&str; 2], dir: &Dir) -> std::io::Result<bool> {
     Ok(names.iter().any(|name| real.starts_with(root.join(name))))
 }
 
-/// WASI shows directories, not files: gather file mounts of one guest directory in a staging
-/// directory, linked where the file system allows, else copied. Always read-only.
+/// WASI shows directories, not files: gather file mounts of one guest directory in a directory of the agent,
+/// linked where the file system allows, else copied. Always read-only. It is beside the task's directory and
+/// the shared one, since a task can write what is in them, and a linked file is the assigned one itself. It
+/// does not count as disk of the allocation (`lifecycle/alloc/size.rs`), so it stays closed to all others.
 fn stage(
     context: &Roots,
     dir: &PreopenedDir,
@@ -166,7 +166,7 @@ fn stage(
         None => {
             let beside = context.task_dir.parent().unwrap_or(&context.task_dir);
             let own = context.task_dir.file_name().unwrap_or_default();
-            let host = beside.join(STAGING).join(own).join(staged.len().to_string());
+            let host = beside.join(ASSIGNED_FILES).join(own).join(staged.len().to_string());
             // A directory of an earlier start may hold other files.
             match std::fs::remove_dir_all(&host) {
                 Err(e) if e.kind() != std::io::ErrorKind::NotFound => {
@@ -174,8 +174,8 @@ fn stage(
                 }
                 _ => {}
             }
-            std::fs::create_dir_all(&host)
-                .map_err(|e| failed(format!("cannot create {}: {e}", host.display())))?;
+            let made = std::fs::DirBuilder::new().recursive(true).mode(0o700).create(&host);
+            made.map_err(|e| failed(format!("cannot create {}: {e}", host.display())))?;
             staged.push((guest_parent.to_owned(), host.clone()));
             host
         }

@@ -1,4 +1,4 @@
-//! Rules that change in place, kills that wait, and how long a kill may take.
+//! Rules that change in place, kills and restarts that wait, and how long a kill may take.
 
 use super::*;
 use ostler_model::limits::{DRIVER_CALL_WALL_MAX, KILL_GRACE};
@@ -161,4 +161,66 @@ async fn a_restart_does_not_wait_for_the_driver_either() {
     assert!(bench.node.age() - before < SECOND, "accepted at once");
     until(&handle, |s| s.restarts == 1 && s.status == TaskStatus::Running).await;
     assert_eq!((bench.node.age() - before).as_secs(), 5, "the kill timeout");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_restart_waits_for_the_shutdown_delay_whoever_asks_for_it() {
+    for asked in ["somebody", "a check", "all"] {
+        let restart = fixtures::restart(3, SECOND);
+        let bench = Bench::new(Task { shutdown_delay: Some(DELAY), restart, ..web() });
+        let handle = running(&bench).await;
+        let before = bench.node.age();
+        match asked {
+            "somebody" => handle.restart("asked").await.unwrap(),
+            "a check" => handle.restart_unhealthy("asked").await.unwrap(),
+            _ => handle.force_restart("asked").await.unwrap(),
+        }
+        assert!(bench.node.age() - before < SECOND, "accepted at once");
+        bench.pass(DELAY / 2).await;
+        assert_eq!((handle.state().status, bench.node.live()), (TaskStatus::Running, 1));
+        assert_eq!(kinds(&handle.state())[3..], ["Restart Signaled", "Waiting for shutdown delay"]);
+        assert_eq!(bench.count("stop web"), 0);
+        until(&handle, |s| s.restarts == 1 && s.status == TaskStatus::Running).await;
+        let took = (bench.node.age() - before).as_secs();
+        assert!((60..63).contains(&took), "{took} s for {asked}");
+        assert_eq!((bench.count("stop web"), bench.count("start web")), (1, 2));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_kill_while_a_restart_waits_ends_the_task_when_the_wait_is_over_or_at_once() {
+    for (skips, left) in [(false, 40), (true, 0)] {
+        let bench = delayed();
+        let handle = running(&bench).await;
+        handle.restart("asked").await.unwrap();
+        bench.pass(20 * SECOND).await;
+        handle.kill_with(kill(skips)).await;
+        assert_eq!(seconds_to_the_end(&bench, &handle).await, left);
+        assert_eq!((bench.count("stop web"), bench.count("start web")), (1, 1));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_agent_that_goes_while_a_restart_waits_leaves_it_to_the_next_one() {
+    for killed in [false, true] {
+        let mut bench = delayed();
+        bench.node.script("web", vec![native(Script::runs()); 2]);
+        let handle = running(&bench).await;
+        handle.restart("asked").await.unwrap();
+        bench.pass(20 * SECOND).await;
+        let before = bench.node.age();
+        if killed {
+            handle.owner.abort();
+        } else {
+            handle.shutdown().await;
+        }
+        handle.wait_gone().await;
+        assert!(bench.node.age() - before < SECOND, "it does not wait");
+        bench.reopen();
+        let handle = bench.restore(bench.recorded());
+        until(&handle, |s| s.restarts == 1 && s.status == TaskStatus::Running).await;
+        assert_eq!((bench.count("stop web"), bench.count("start web")), (1, 2));
+        handle.kill_with(kill(true)).await;
+        handle.wait_gone().await;
+    }
 }
