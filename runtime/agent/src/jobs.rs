@@ -11,6 +11,7 @@ use super::{
     JobOptions, JobView, Plan, RegisterOptions, Registered, RestartScope, Stage, StopOptions,
     Stopped, SubmitError,
 };
+use ostler_control::Planning;
 use ostler_control::reconcile::decisive;
 use ostler_control::scaling::scaled;
 use ostler_jobsdir::{FilesOnDisk, JobsDir, JobsDirReport};
@@ -234,9 +235,23 @@ impl AgentHandle {
     /// # Errors
     /// When the job's configuration is wrong. That it does not fit is part of the plan.
     pub fn plan(&self, job: &Job, meant: JobOptions) -> Result<Plan, SubmitError> {
+        self.plan_with(&self.planning(Arc::new(job.clone())), meant)
+    }
+
+    /// What is needed to plan a job: the node waits for the copy, and not for the plan.
+    pub fn planning(&self, job: Arc<Job>) -> Planning {
+        self.0.control.planning(job)
+    }
+
+    /// As [`AgentHandle::plan`], with what was known at the moment of [`AgentHandle::planning`].
+    ///
+    /// # Errors
+    /// As [`AgentHandle::plan`].
+    pub fn plan_with(&self, planning: &Planning, meant: JobOptions) -> Result<Plan, SubmitError> {
+        let job = planning.job();
         self.takes_jobs()?;
         self.accepts(job)?;
-        let mut plan = self.0.control.plan(job, meant);
+        let mut plan = planning.plan(meant);
         if let Some(known) = &plan.known {
             let job = meant.of(job, Some(known));
             let mut told = changes(&known.job, &job, (&decisive(&known.job), &decisive(&job)));

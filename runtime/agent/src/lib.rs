@@ -101,8 +101,8 @@ pub use ostler_control::variables::VariableError;
 pub use ostler_control::{
     AllocError, AllocRef, AllocView, BlockedPlacement, ChangeOf, ChangesSeen, Collected,
     ConfigProblem, Deployed, DeviceExplanation, GroupCounts, GroupPlan, JobOptions, JobStatus,
-    JobView, NotedChange, PlaceCounts, Plan, RAW_EXEC, RegisterOptions, Registered, Stage,
-    StopOptions, Stopped, SubmitError,
+    JobView, NotedChange, PlaceCounts, Plan, Planning, RAW_EXEC, RegisterOptions, Registered,
+    Stage, StopOptions, Stopped, SubmitError,
 };
 pub use ostler_device::matching::{DeviceAffinity, DeviceCandidate, DeviceOutcome};
 pub use ostler_events::{EVENTS_FILE, EventTopic, EventsSeen, EventsWanted, KeptEvent, Noted};

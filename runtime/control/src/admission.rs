@@ -17,10 +17,14 @@ mod cores;
 mod device_plan;
 mod distinct;
 mod instance;
+pub(crate) mod looks;
 mod needs;
 mod owed;
 mod refusal;
 mod room;
+mod sought;
+mod taken;
+mod tried;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -30,10 +34,8 @@ use ostler_device::ledger::{ClaimError, DeviceLedger, InstanceHolder};
 use ostler_jobspec::suggest::nearest;
 use ostler_model::alloc::Allocation;
 use ostler_model::device::HealthState;
-use ostler_model::grants::wildcard;
 use ostler_model::ids::{AllocId, GroupName, PluginName};
 use ostler_model::job::{Constraint, Job, Task, TaskGroup};
-use ostler_model::limits::JOB_TASKS_MAX;
 use ostler_model::network::NetworkMode;
 use ostler_model::rng::Rng;
 use ostler_model::time::Timestamp;
@@ -45,6 +47,8 @@ use instance::Instance;
 
 pub use device_plan::{DeviceExplanation, DevicePlan};
 pub use refusal::{Attempt, GroupRefusal, Problem, Refusal, RefusalScope, Resource};
+pub(crate) use sought::{Indexes, Sought};
+pub(crate) use tried::Tried;
 
 /// What placing needs from outside.
 pub struct Placing<'a> {
@@ -155,36 +159,57 @@ impl Admission {
         view: &NodeView,
         placing: &mut Placing<'_>,
     ) -> Result<Vec<Allocation>, Refusal> {
+        let sought = Sought::new(job, view);
+        let fits = sought.problems.is_ok();
+        let groups = job.groups.iter().filter(|_| fits);
+        let indexes = groups.map(|group| (&group.name, indexes(group)));
+        self.place_sought(&sought, &indexes.collect(), view, placing)
+    }
+
+    /// As [`Admission::place_some`], of a job that was looked at as a whole: what that takes grows with the
+    /// places that are tried, not with the job.
+    ///
+    /// # Errors
+    /// As [`Admission::place`].
+    pub(crate) fn place_sought(
+        &mut self,
+        sought: &Sought<'_>,
+        indexes: &Indexes<'_>,
+        view: &NodeView,
+        placing: &mut Placing<'_>,
+    ) -> Result<Vec<Allocation>, Refusal> {
+        let Sought { job, reserved, .. } = sought;
         let mut refusal = Refusal::new(job.id.clone(), view.name.clone());
-        if let Err(problem) = check_size(job) {
-            refusal.add(None, vec![problem]);
-            return Err(refusal);
+        match &sought.problems {
+            Ok(problems) => refusal.add(None, problems.clone()),
+            Err(problem) => {
+                refusal.add(None, vec![problem.clone()]);
+                return Err(refusal);
+            }
         }
-        refusal.add(None, job_problems(job, view));
         // In place, and taken back when it is refused: a copy of what ten thousand hold for each
         // place that is tried takes seconds.
-        let reserved = fixed_ports(job);
-        let mut placed = Vec::new();
-        for group in &job.groups {
-            let indexes = indexes(group);
+        let (mut placed, mut attempts) = (Vec::new(), Vec::new());
+        for (group, indexes) in sought.in_order(indexes) {
             if indexes.is_empty() {
                 continue;
             }
             let mut problems = group_problems(group, view);
-            for index in indexes {
+            for index in indexes.iter().copied() {
+                looks::note(1);
                 let id = (placing.new_id)(&group.name, index);
                 if self.assigned.contains_key(&id) {
                     problems.push(Problem::IdInUse { alloc: id });
                     break;
                 }
                 let mut instance = Instance { job, group, index, id, problems: Vec::new() };
-                let allocation = instance.claim(self, view, placing, &reserved);
+                let allocation = instance.claim(self, view, placing, reserved);
                 if !instance.problems.is_empty() {
                     self.release_alloc(instance.id);
                     problems.append(&mut instance.problems);
                     // It may stand in its own way: two of its ports, two of its devices.
                     let Allocation { id, name, .. } = allocation;
-                    refusal.attempts.push(Attempt { id, name });
+                    attempts.push(Attempt { id, name });
                     break;
                 }
                 placed.push(allocation);
@@ -196,7 +221,8 @@ impl Admission {
         }
         placed.iter().for_each(|done| self.release_alloc(done.id));
         let attempt = |done: Allocation| Attempt { id: done.id, name: done.name };
-        refusal.attempts.extend(placed.into_iter().map(attempt));
+        attempts.extend(placed.into_iter().map(attempt));
+        refusal.note_tried(&attempts);
         Err(refusal)
     }
 
@@ -245,11 +271,7 @@ impl Admission {
 
     /// Take back everything assigned to an allocation. Nothing happens the second time.
     pub fn release_alloc(&mut self, alloc: AllocId) {
-        self.devices.release_alloc(alloc);
-        self.released.retain(|holder| holder.alloc != alloc);
-        self.ports.release(alloc);
-        self.cores.release(alloc);
-        self.unassign(alloc);
+        let _nobodys = self.take_alloc(alloc);
     }
 
     fn assign(&mut self, alloc: AllocId, job: &Job, group: &TaskGroup, mhz: &dyn Fn(&Task) -> u64) {
@@ -261,12 +283,12 @@ impl Admission {
         self.sharing = self.sharing.saturating_add(usize::from(shares));
     }
 
-    fn unassign(&mut self, alloc: AllocId) {
-        if let Some(Assigned { needs, of, shares }) = self.assigned.remove(&alloc) {
-            self.live.remove(&of);
-            self.total = needs::sub(self.total, needs);
-            self.sharing = self.sharing.saturating_sub(usize::from(shares));
-        }
+    fn unassign(&mut self, alloc: AllocId) -> Option<Assigned> {
+        let had = self.assigned.remove(&alloc)?;
+        self.live.remove(&had.of);
+        self.total = needs::sub(self.total, had.needs);
+        self.sharing = self.sharing.saturating_sub(usize::from(had.shares));
+        Some(had)
     }
 
     /// Every allocation that something is assigned to.
@@ -292,35 +314,6 @@ impl Admission {
     pub const fn assigned(&self) -> NodeResources {
         self.total
     }
-}
-
-/// Before anything is made per allocation: `count` is the job's word.
-fn check_size(job: &Job) -> Result<(), Problem> {
-    let tasks = job.groups.iter().fold(0_u64, |sum, group| {
-        let tasks = u64::try_from(group.tasks.len()).unwrap_or(u64::MAX);
-        sum.saturating_add(tasks.saturating_mul(u64::from(group.count)))
-    });
-    let most = u64::try_from(JOB_TASKS_MAX).unwrap_or(u64::MAX);
-    if tasks > most { Err(Problem::TooManyTasks { tasks, most }) } else { Ok(()) }
-}
-
-fn fixed_ports(job: &Job) -> BTreeSet<u16> {
-    let networks = job.groups.iter().filter_map(|group| group.network.as_ref());
-    let of_groups = networks.flat_map(|network| &network.ports);
-    let tasks = job.groups.iter().flat_map(|group| &group.tasks);
-    let of_tasks = tasks.flat_map(|task| &task.resources.ports);
-    of_groups.chain(of_tasks).filter_map(|port| port.fixed).collect()
-}
-
-fn job_problems(job: &Job, view: &NodeView) -> Vec<Problem> {
-    let mut problems = Vec::new();
-    let wanted = &job.datacenters;
-    if !wanted.is_empty() && !wanted.iter().any(|pattern| wildcard(pattern, &view.datacenter)) {
-        problems
-            .push(Problem::Datacenter { wanted: wanted.clone(), actual: view.datacenter.clone() });
-    }
-    problems.extend(unmet(&job.constraints, &RefusalScope::Job, view));
-    problems
 }
 
 fn group_problems(group: &TaskGroup, view: &NodeView) -> Vec<Problem> {

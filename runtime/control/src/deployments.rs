@@ -9,6 +9,10 @@
 //!              │  somebody says so ─────────────────────────► failed ─ auto_revert ─► the newest stable
 //!              └─ a newer version, the job is stopped ──────► cancelled              version comes back
 //! ```
+//! A canary that somebody ends before it was accepted (`alloc stop`, a drain) is no failure: until its
+//! replacement is placed no time runs for its place, and from then on that has the whole time. One that follows
+//! a canary that failed has what is left.
+//!
 //! What is to be placed and stopped meanwhile is [`crate::reconcile`]'s to say. Deadlines are times of day
 //! on record, so a restart of the agent changes none.
 
@@ -63,12 +67,38 @@ pub struct Judged {
     pub group: GroupName,
     /// One of the first of its version.
     pub canary: bool,
-    /// It is to run, and is not over.
-    pub live: bool,
+    /// The one before it.
+    pub previous: Option<AllocId>,
+    /// Is it to run?
+    pub standing: JudgedStanding,
     /// The verdict.
     pub healthy: Option<bool>,
     /// When that was given.
     pub judged_at: Timestamp,
+}
+
+/// Whether an allocation of a deployment is to run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum JudgedStanding {
+    /// It is, and is not over.
+    Live,
+    /// It is, and is over.
+    Over,
+    /// It failed, and is told to stop for the one that follows it.
+    Followed,
+    /// It is told to stop for any other reason.
+    Stopped,
+}
+
+/// An allocation that enters a deployment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Entrant {
+    /// Which.
+    pub id: AllocId,
+    /// It runs beside what it may replace.
+    pub canary: bool,
+    /// The one before it failed.
+    pub follows: bool,
 }
 
 /// Is this group of a job deployed step by step?
@@ -138,19 +168,21 @@ fn describe(deployment: &mut Deployment) {
 pub fn enter(
     deployment: &mut Deployment,
     group: &GroupName,
-    alloc: AllocId,
-    canary: bool,
+    entrant: Entrant,
     now: Timestamp,
 ) -> Option<AllocDeployment> {
+    let Entrant { id, canary, follows } = entrant;
     let running = deployment.phase.is_active();
     let deployed = deployment.groups.get_mut(group).filter(|_| running)?;
     deployed.placed = deployed.placed.saturating_add(1);
     if canary {
-        deployed.canaries.push(alloc);
+        deployed.canaries.push(id);
     }
-    if !deployed.progress_deadline.is_zero() {
+    // What replaces a canary that nobody's failure ended has its own time.
+    let anew = canary && !follows && deployed.awaits_promotion();
+    if !deployed.progress_deadline.is_zero() && (anew || deployed.require_progress_by.is_none()) {
         let by = now.plus(deployed.progress_deadline);
-        deployed.require_progress_by.get_or_insert(by);
+        deployed.require_progress_by = deployed.require_progress_by.max(Some(by));
     }
     Some(AllocDeployment { id: deployment.id.clone(), since: now, canary })
 }
@@ -210,19 +242,42 @@ fn number(count: usize) -> u32 {
 }
 
 fn healthy_canaries(allocs: &[Judged], group: &GroupName) -> u32 {
-    let healthy =
-        |alloc: &&Judged| alloc.group == *group && alloc.canary && alloc.healthy == Some(true);
+    let healthy = |alloc: &&Judged| {
+        alloc.group == *group
+            && alloc.canary
+            && alloc.standing == JudgedStanding::Live
+            && alloc.healthy == Some(true)
+    };
     number(allocs.iter().filter(healthy).count())
+}
+
+/// Canaries of a group that are there, or are to come after one that failed. When all that it wants were placed
+/// once, somebody ended the others.
+fn canaries_tried(allocs: &[Judged], group: &GroupName) -> u32 {
+    let canaries = || allocs.iter().filter(|alloc| alloc.group == *group && alloc.canary);
+    let tried = |alloc: &&Judged| match alloc.standing {
+        JudgedStanding::Live | JudgedStanding::Over => true,
+        JudgedStanding::Followed => !canaries().any(|other| other.previous == Some(alloc.id)),
+        JudgedStanding::Stopped => false,
+    };
+    number(canaries().filter(tried).count())
 }
 
 /// Has the group all that it can have for now? What was healthy once and is not there any more does not
 /// count.
 fn is_content(name: &GroupName, group: &DeployedGroup, allocs: &[Judged]) -> bool {
-    let healthy =
-        |alloc: &&Judged| alloc.group == *name && alloc.live && alloc.healthy == Some(true);
-    let wanted =
-        if group.awaits_promotion() { group.desired_canaries } else { group.desired_total };
-    number(allocs.iter().filter(healthy).count()) >= wanted
+    if group.awaits_promotion() {
+        let desired = group.desired_canaries;
+        let all_placed = number(group.canaries.len()) >= desired;
+        let wanted = if all_placed { canaries_tried(allocs, name).min(desired) } else { desired };
+        return healthy_canaries(allocs, name) >= wanted;
+    }
+    let healthy = |alloc: &&Judged| {
+        alloc.group == *name
+            && alloc.standing == JudgedStanding::Live
+            && alloc.healthy == Some(true)
+    };
+    number(allocs.iter().filter(healthy).count()) >= group.desired_total
 }
 
 /// Groups that fail, and why.

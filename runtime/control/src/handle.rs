@@ -15,8 +15,8 @@ use super::machine::{Answer, Ask, Change, ControlEvent, JobAction, LEAVE_WALL_MA
 use super::owner::{Message, Shared};
 use super::tables::{AllocEntry, JobEntry, PlacedBy, Tables};
 use super::views::{
-    AllocRef, AllocView, Assigned, BlockedPlacement, Collected, Deployed, JobOptions, JobView,
-    Plan, RegisterOptions, Registered, Stage, StopOptions, Stopped,
+    AllocRef, AllocView, Assigned, BlockedPlacement, Collected, Deployed, JobView, Plan,
+    RegisterOptions, Registered, Stage, StopOptions, Stopped,
 };
 use ostler_device::ledger::{DeviceLedger, InstanceHolder};
 use ostler_device::manager::LedgerBook;
@@ -210,13 +210,6 @@ impl ControlHandle {
             updated: change.updated(),
             refused: change.refused,
         })
-    }
-
-    /// What [`ControlHandle::register`] would do; nothing is changed.
-    #[must_use]
-    pub fn plan(&self, job: &Job, meant: JobOptions) -> Plan {
-        let now = self.shared.now();
-        self.shared.with_world(|world| now.machine.tables().plan(world, job, meant))
     }
 
     /// Stop a job, by whoever gave it. Returns the index of the stop, which is durable; the allocations
@@ -472,6 +465,10 @@ impl ControlHandle {
 
 #[path = "handle_node.rs"]
 mod node;
+#[path = "handle_plan.rs"]
+mod plan;
+
+pub use plan::Planning;
 
 fn registered(change: Change) -> Registered {
     let record = change.record.as_ref().or(change.before.as_ref());

@@ -37,7 +37,7 @@ pub mod views;
 pub use admission::{DeviceExplanation, NoDriver, no_driver};
 pub use change_log::{ChangeOf, ChangesSeen, NotedChange};
 pub use error::{AllocError, ConfigProblem, SubmitError};
-pub use handle::ControlHandle;
+pub use handle::{ControlHandle, Planning};
 pub use owner::{ControlOptions, spawn};
 pub use tables::{AllocEntry, AllocVerdict, JobEntry, PlacedBy, Tables};
 pub use views::{

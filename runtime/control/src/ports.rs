@@ -120,6 +120,8 @@ pub struct PortRules<'a> {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PortLedger {
     assigned: BTreeMap<u16, PortHolder>,
+    /// The same by allocation; who has none is not listed.
+    of: BTreeMap<AllocId, BTreeSet<u16>>,
     dynamic: RangeInclusive<u16>,
 }
 
@@ -133,7 +135,7 @@ impl PortLedger {
     /// Nothing assigned; dynamic ports come from `dynamic`.
     #[must_use]
     pub fn new(dynamic: RangeInclusive<u16>) -> Self {
-        Self { assigned: BTreeMap::new(), dynamic }
+        Self { assigned: BTreeMap::new(), of: BTreeMap::new(), dynamic }
     }
 
     /// Assign everything in `ports`, of a group or of a task of it, in their order, or nothing.
@@ -190,7 +192,7 @@ impl PortLedger {
             });
         }
         if !errors.is_empty() {
-            self.assigned.retain(|port, _| !entered.contains(port));
+            entered.into_iter().for_each(|port| self.leave(alloc, port));
             return Err(errors);
         }
         Ok(given)
@@ -216,9 +218,20 @@ impl PortLedger {
 
     /// Take back what an allocation has. Returns how many; 0 the second time.
     pub fn release(&mut self, alloc: AllocId) -> usize {
-        let before = self.assigned.len();
-        self.assigned.retain(|_, holder| holder.alloc != alloc);
-        before.saturating_sub(self.assigned.len())
+        self.take(alloc).len()
+    }
+
+    /// As [`PortLedger::release`], with what it had.
+    pub(crate) fn take(&mut self, alloc: AllocId) -> Vec<(u16, PortHolder)> {
+        let ports = self.of.remove(&alloc).into_iter().flatten();
+        ports.filter_map(|port| Some((port, self.assigned.remove(&port)?))).collect()
+    }
+
+    /// Give back what was taken, and what nobody has been given since.
+    pub(crate) fn put_back(&mut self, taken: Vec<(u16, PortHolder)>) {
+        for (port, PortHolder { alloc, label }) in taken {
+            self.enter(alloc, &label, port);
+        }
     }
 
     /// Who has this port.
@@ -234,6 +247,17 @@ impl PortLedger {
 
     fn enter(&mut self, alloc: AllocId, label: &str, port: u16) {
         self.assigned.insert(port, PortHolder { alloc, label: label.to_owned() });
+        self.of.entry(alloc).or_default().insert(port);
+    }
+
+    fn leave(&mut self, alloc: AllocId, port: u16) {
+        self.assigned.remove(&port);
+        if let Some(ports) = self.of.get_mut(&alloc) {
+            ports.remove(&port);
+            if ports.is_empty() {
+                self.of.remove(&alloc);
+            }
+        }
     }
 
     fn not_assigned(&self, label: &str, port: u16) -> Result<(), PortError> {

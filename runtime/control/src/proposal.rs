@@ -8,26 +8,30 @@
 //!                                                         what goes
 //! ```
 
+mod count;
+mod trying;
+
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use super::SubmitError;
-use super::admission::{Admission, Attempt, DevicePlan, GroupRefusal, Placing, Problem, Refusal};
+use super::admission::{Admission, Attempt, DevicePlan, GroupRefusal, Problem, Refusal, Tried};
 use super::deployments::History;
 use super::held::Holds;
 use super::machine::World;
 use super::reconcile::{
-    Existing, GroupProgress, How, PlaceAction, Reconciled, WantedJob, reason, reconcile,
+    Existing, GroupProgress, How, PlaceAction, Reconciled, VersionAt, WantedJob, reason, reconcile,
 };
 use super::tables::{AllocEntry, Tables};
-use super::views::{BlockedPlacement, GroupPlan, JobOptions, RegisterOptions};
+use super::views::{BlockedPlacement, JobOptions, RegisterOptions};
 use ostler_model::alloc::{Allocation, ClientStatus, DesiredStatus};
 use ostler_model::ids::{AllocId, GroupName, JobId};
-use ostler_model::job::{Job, JobKind, TaskGroup};
+use ostler_model::job::Job;
 use ostler_model::rollout::Deployment;
 use ostler_model::saved::{JobOrigin, JobRecord};
 use ostler_model::time::Timestamp;
+use trying::{Jobs, Trying};
 
 /// What reconciling says, with what it is about.
 pub(crate) struct Proposal {
@@ -42,6 +46,7 @@ pub(crate) struct Proposal {
     pub(crate) behind: BTreeSet<AllocId>,
     /// How far each group is.
     pub(crate) progress: BTreeMap<GroupName, GroupProgress>,
+    present: VersionAt,
     /// Allocations that give their resources back.
     going: BTreeSet<AllocId>,
     going_ports: BTreeSet<u16>,
@@ -112,9 +117,20 @@ impl Proposal {
             (entry.allocation.id, (Arc::clone(&entry.allocation), entry.client_status()))
         };
         let allocs = allocs.iter().map(known).collect();
-        let progress = groups;
-        let drawn = Drawn::default();
-        Self { actions, allocs, later, next, behind, progress, going, going_ports, canaries, drawn }
+        let (progress, drawn, present) = (groups, Drawn::default(), record.into());
+        Self {
+            actions,
+            allocs,
+            later,
+            next,
+            behind,
+            progress,
+            present,
+            going,
+            going_ports,
+            canaries,
+            drawn,
+        }
     }
 
     /// Every place to be filled.
@@ -266,30 +282,31 @@ pub(crate) fn unfit(
     let mut trial = admission.clone();
     proposal.going.iter().for_each(|alloc| trial.release_alloc(*alloc));
     let drawn = &proposal.drawn;
-    if try_place(world, drawn, &mut trial, &places, &in_use, explain).is_ok() {
+    let mut trying = Trying { world, drawn, port_in_use: &in_use, jobs: Jobs::default() };
+    if trying.all(&mut trial, &places, explain).is_ok() {
         return held;
     }
     let mut trial = admission.clone();
     let replaced = proposal.replaced();
     let kept: BTreeSet<AllocId> = replaced.values().copied().collect();
     proposal.going.difference(&kept).for_each(|alloc| trial.release_alloc(*alloc));
-    let (_, refused) = one_by_one(world, drawn, &mut trial, &places, &replaced, &in_use);
+    let (_, refused) = trying.one_by_one(&mut trial, &places, &replaced);
     held.extend(refused.into_iter().map(|(place, refusal)| place.waits(refusal, false)));
     held
 }
 
 /// Problems that name one of these name it by its name.
-pub(crate) fn name_tried(blocked: &mut [BlockedPlacement], tried: &[Attempt]) {
+pub(crate) fn name_tried(blocked: &mut [BlockedPlacement], tried: &Tried<'_>) {
     // Places of a group share their reason.
-    let mut known: Vec<(Arc<Refusal>, Arc<Refusal>)> = Vec::new();
+    let mut last: Option<(Arc<Refusal>, Arc<Refusal>)> = None;
     for place in blocked {
-        let same = known.last().filter(|(old, _)| Arc::ptr_eq(old, &place.refusal));
+        let same = last.as_ref().filter(|(old, _)| Arc::ptr_eq(old, &place.refusal));
         let named = match same {
             Some((_, named)) => Arc::clone(named),
             None => {
                 let old = Arc::clone(&place.refusal);
                 let named = old.naming(tried).map_or_else(|| Arc::clone(&old), Arc::new);
-                known.push((old, Arc::clone(&named)));
+                last = Some((old, Arc::clone(&named)));
                 named
             }
         };
@@ -307,13 +324,13 @@ pub(crate) fn place(
     whole: bool,
 ) -> Result<(Vec<Placed>, Vec<BlockedPlacement>), Refusal> {
     let places: Vec<Place<'_>> = proposal.places(record).collect();
-    let in_use = world.port_in_use;
-    let drawn = &proposal.drawn;
-    let (mut placed, refused) = match try_place(world, drawn, admission, &places, in_use, None) {
+    let (drawn, port_in_use) = (&proposal.drawn, world.port_in_use);
+    let mut trying = Trying { world, drawn, port_in_use, jobs: Jobs::default() };
+    let (mut placed, refused) = match trying.all(admission, &places, None) {
         Ok(placed) => (placed, Vec::new()),
         Err(refusal) if whole => return Err(refusal),
         // What they replace was told to stop, and still holds its resources.
-        Err(_) => one_by_one(world, drawn, admission, &places, &BTreeMap::new(), in_use),
+        Err(_) => trying.one_by_one(admission, &places, &BTreeMap::new()),
     };
     if whole {
         placed.iter_mut().for_each(|placed| placed.alloc.previous = None);
@@ -322,171 +339,7 @@ pub(crate) fn place(
     Ok((placed, blocked.collect()))
 }
 
-/// Fill these places, or none.
-fn try_place(
-    world: &World<'_>,
-    drawn: &Drawn,
-    admission: &mut Admission,
-    places: &[Place<'_>],
-    port_in_use: &dyn Fn(u16) -> bool,
-    mut explain: Option<&mut DevicePlan>,
-) -> Result<Vec<Placed>, Refusal> {
-    // Those of one version and one kind have different places.
-    let mut alike: BTreeMap<(bool, u64), Vec<Place<'_>>> = BTreeMap::new();
-    for place in places {
-        alike.entry((place.how.canary, place.version)).or_default().push(*place);
-    }
-    let before = (alike.len() > 1).then(|| admission.clone());
-    let mut placed = Vec::with_capacity(places.len());
-    for ((canary, version), places) in alike {
-        let explain = explain.as_deref_mut();
-        let by_slot: BTreeMap<Slot<'_>, &Place<'_>> =
-            places.iter().map(|place| (place.slot(), place)).collect();
-        match try_alike(world, drawn, admission, &places, port_in_use, explain) {
-            Ok(allocs) => placed.extend(allocs.into_iter().map(|alloc| {
-                let here = (&alloc.group, alloc.index, canary);
-                let place = by_slot.get(&here);
-                let previous = place.and_then(|place| place.previous);
-                let reschedules = place.map(|place| place.how.reschedules.clone());
-                let reschedules = reschedules.unwrap_or_default();
-                let alloc = Allocation { previous, reschedules, job_version: version, ..alloc };
-                Placed { alloc, canary }
-            })),
-            Err(refusal) => {
-                if let Some(before) = before {
-                    *admission = before;
-                }
-                return Err(refusal);
-            }
-        }
-    }
-    Ok(placed)
-}
-
-fn try_alike(
-    world: &World<'_>,
-    drawn: &Drawn,
-    admission: &mut Admission,
-    places: &[Place<'_>],
-    port_in_use: &dyn Fn(u16) -> bool,
-    explain: Option<&mut DevicePlan>,
-) -> Result<Vec<Allocation>, Refusal> {
-    let Some(first) = places.first() else { return Ok(Vec::new()) };
-    let indexes = |group: &TaskGroup| {
-        let places = places.iter().filter(|place| *place.group == group.name);
-        places.map(|place| place.index).collect()
-    };
-    let canary = first.how.canary;
-    let mut new_id = |group: &GroupName, index| drawn.id(group, index, canary, world);
-    let mut placing =
-        Placing { new_id: &mut new_id, now: world.now, rng: world.rng, port_in_use, explain };
-    admission.place_some(first.job, &indexes, world.node, &mut placing)
-}
-
-/// Fill places one after the other. `replaced`: what makes room for its place alone.
-fn one_by_one<'a>(
-    world: &World<'_>,
-    drawn: &Drawn,
-    admission: &mut Admission,
-    places: &[Place<'a>],
-    replaced: &BTreeMap<Slot<'_>, AllocId>,
-    port_in_use: &dyn Fn(u16) -> bool,
-) -> (Vec<Placed>, Vec<(Place<'a>, Arc<Refusal>)>) {
-    let (mut placed, mut refused) = (Vec::new(), Vec::new());
-    // Why a group fits no more: its other places are alike, and room only shrinks.
-    let mut full: BTreeMap<(&GroupName, u64), Arc<Refusal>> = BTreeMap::new();
-    for place in places {
-        let goes = replaced.get(&place.slot());
-        let alike = (place.group, place.version);
-        if let Some(refusal) = full.get(&alike).filter(|_| goes.is_none()) {
-            refused.push((*place, Arc::clone(refusal)));
-            continue;
-        }
-        let before = goes.map(|goes| {
-            let before = admission.clone();
-            admission.release_alloc(*goes);
-            before
-        });
-        let one = std::slice::from_ref(place);
-        match try_place(world, drawn, admission, one, port_in_use, None) {
-            Ok(fits) => placed.extend(fits),
-            Err(refusal) => {
-                let refusal = Arc::new(refusal);
-                match before {
-                    Some(before) => *admission = before,
-                    None => drop(full.insert(alike, Arc::clone(&refusal))),
-                }
-                refused.push((*place, refusal));
-            }
-        }
-    }
-    (placed, refused)
-}
-
 impl Proposal {
-    /// Count what is to be done, by group.
-    pub(crate) fn count(&self, groups: &mut BTreeMap<GroupName, GroupPlan>) {
-        let one_more = |count: &mut u32| *count = count.saturating_add(1);
-        let over = self.past();
-        for action in &self.actions {
-            let (group, field): (_, fn(&mut GroupPlan) -> &mut u32) = match action {
-                PlaceAction::Place { group, how: How { canary: true, .. }, .. } => {
-                    (Some(group), |g| &mut g.canary)
-                }
-                PlaceAction::Place { group, replaces: true, .. } => {
-                    (Some(group), |g| &mut g.destructive)
-                }
-                PlaceAction::Place { group, .. } => (Some(group), |g| &mut g.place),
-                PlaceAction::Update(alloc) => (self.group(*alloc), |g| &mut g.in_place),
-                // Counted where it is replaced.
-                PlaceAction::Stop { reason: reason::REPLACED | reason::RESCHEDULED, .. } => {
-                    continue;
-                }
-                PlaceAction::Stop { alloc, .. } => (self.group(*alloc), |g| &mut g.stop),
-                PlaceAction::Ignore(alloc) if over.contains(alloc) => continue,
-                PlaceAction::Ignore(alloc) if self.behind.contains(alloc) => {
-                    (self.group(*alloc), |g| &mut g.later)
-                }
-                PlaceAction::Ignore(alloc) => (self.group(*alloc), |g| &mut g.ignore),
-            };
-            if let Some(group) = group {
-                one_more(field(groups.entry(group.clone()).or_default()));
-            }
-        }
-    }
-
-    /// Allocations that say nothing of what is there: those on their way out, and those that are over and
-    /// have a successor, did all that was asked of a service, or were canaries, which have no place of their
-    /// own. What a batch job completed is its result, and a failure without a successor is one.
-    fn past(&self) -> BTreeSet<AllocId> {
-        let filled: BTreeSet<(&GroupName, u32)> = self
-            .actions
-            .iter()
-            .filter_map(|action| match action {
-                PlaceAction::Place { group, index, how: How { canary: false, .. }, .. } => {
-                    Some((group, *index))
-                }
-                _ => None,
-            })
-            .collect();
-        let mut newest: BTreeMap<(&GroupName, u32), (u64, AllocId)> = BTreeMap::new();
-        let is_canary = |alloc: &Allocation| self.canaries.contains(&alloc.id);
-        for (alloc, _) in self.allocs.values().filter(|(alloc, _)| !is_canary(alloc)) {
-            let age = (alloc.create_index, alloc.id);
-            let known = newest.entry((&alloc.group, alloc.index)).or_insert(age);
-            *known = (*known).max(age);
-        }
-        let is_past = |(alloc, status): &&(Arc<Allocation>, ClientStatus)| {
-            let slot = (&alloc.group, alloc.index);
-            let last = newest.get(&slot).is_some_and(|(_, id)| *id == alloc.id);
-            let succeeded = filled.contains(&slot) || !last;
-            let did_all = *status == ClientStatus::Complete && alloc.job.kind != JobKind::Batch;
-            let over = succeeded || did_all || is_canary(alloc);
-            alloc.desired == DesiredStatus::Stop || status.terminal() && over
-        };
-        self.allocs.values().filter(is_past).map(|(alloc, _)| alloc.id).collect()
-    }
-
     /// Those that were tried and are not among `placed`: by their names.
     pub(crate) fn tried(&self, job: &JobId, placed: &[Placed]) -> Vec<Attempt> {
         let placed: BTreeSet<AllocId> = placed.iter().map(|placed| placed.alloc.id).collect();

@@ -2,7 +2,8 @@
 //!
 //! ```text
 //!                             place (group, index) of the job
-//!   the newest allocation of the place that is not told to stop:
+//!   the newest allocation of the place that is not told to stop (one of a later version is newer than any of
+//!   an earlier one: see `rank`):
 //!     none                          ─► Place, after the newest one of the place; with the attempts that were
 //!                                      made, where that one was stopped for a successor that never came to be
 //!     none, this version was there  ─► nothing          (it ended and was collected)
@@ -26,12 +27,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use super::ended::Ended;
-use ostler_model::alloc::ClientStatus;
+use ostler_model::alloc::{Allocation, ClientStatus};
 use ostler_model::held_once::HeldOnce;
 use ostler_model::ids::{AllocId, GroupName};
 use ostler_model::job::{Job, LogConfig, NetworkSpec, RestartMode, RestartPolicy, Task, TaskGroup};
 use ostler_model::placement::Placement;
 use ostler_model::rollout::{Deployment, RescheduleEvent, ReschedulePolicy};
+use ostler_model::saved::JobRecord;
 use ostler_model::time::Timestamp;
 
 /// Why an allocation is stopped, as people read it.
@@ -71,6 +73,36 @@ pub struct WantedJob<'a> {
     pub deployment: Option<&'a Deployment>,
     /// What failed gets its successor now, whatever its policy says.
     pub forced: bool,
+}
+
+/// A version of a job, and the index at which the job came; of an allocation that at which it was placed.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct VersionAt {
+    pub(crate) version: u64,
+    pub(crate) create_index: u64,
+}
+
+/// Of several allocations of one place that of the highest rank came last: those of a later version of the job
+/// come after those of an earlier one, whenever they were placed. While canaries run beside what they may
+/// replace, that gets successors of its own version, which do not come after canaries that are accepted then.
+/// Versions later than the present one were taken back, and count as that.
+pub(crate) fn rank(alloc: VersionAt, present: VersionAt) -> (bool, u64, u64) {
+    let VersionAt { version, create_index } = alloc;
+    let of_job = create_index >= present.create_index;
+    let version = if of_job { version.min(present.version) } else { 0 };
+    (of_job, version, create_index)
+}
+
+impl From<&Allocation> for VersionAt {
+    fn from(alloc: &Allocation) -> Self {
+        Self { version: alloc.job_version, create_index: alloc.create_index }
+    }
+}
+
+impl From<&JobRecord> for VersionAt {
+    fn from(record: &JobRecord) -> Self {
+        Self { version: record.version, create_index: record.create_index }
+    }
 }
 
 impl WantedJob<'_> {
@@ -127,8 +159,15 @@ impl Existing<'_> {
         self.version > wanted.version && self.create_index >= wanted.create_index
     }
 
-    fn age(&self) -> (u64, AllocId) {
-        (self.create_index, self.id)
+    fn rank(&self, wanted: &WantedJob<'_>) -> ((bool, u64, u64), AllocId) {
+        let present = VersionAt { version: wanted.version, create_index: wanted.create_index };
+        let alloc = VersionAt { version: self.version, create_index: self.create_index };
+        (rank(alloc, present), self.id)
+    }
+
+    /// It failed, and is told to stop for the one that follows it.
+    fn is_followed(&self) -> bool {
+        self.stopping && self.followed && self.status == ClientStatus::Failed
     }
 }
 

@@ -7,6 +7,7 @@
 //! above the last one it saw would sleep through them. With less than a thousand changes a second
 //! on average the time is always ahead; a clock that is set back is caught by the records alone.
 
+mod about;
 mod entry;
 mod garbage;
 mod places;

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use axum::extract::State;
-use axum::response::Response;
+use axum::response::{IntoResponse as _, Response};
 
 use super::error::Failure;
 use super::evaluations;
@@ -54,21 +54,36 @@ pub(super) fn look(api: &Api, wanted: impl Fn(&Allocation) -> bool) -> Found<Vec
     Found { index, value: Ok(allocs) }
 }
 
-/// The short form of those that are on the page that is asked for.
-pub(super) fn stubs(
+/// A list of every allocation that `wanted` takes.
+pub(super) async fn listed(
     api: &Api,
     params: &Params,
-    allocs: Vec<AllocRef>,
+    wanted: impl Fn(&Allocation) -> bool,
 ) -> Result<Response, Failure> {
+    let found = wait::found(api, params, || look(api, &wanted)).await?;
+    let response = match found.value {
+        Ok(allocs) => stubs(api, params, allocs).await?,
+        Err(failure) => failure.into_response(),
+    };
+    Ok(reply::read_at(found.index, response))
+}
+
+/// The short form of those that are on the page that is asked for.
+async fn stubs(api: &Api, params: &Params, allocs: Vec<AllocRef>) -> Result<Response, Failure> {
     let (node, resources) = (api.agent.node(), params.flag("resources")?);
     let (allocs, next) = params.page(allocs, |alloc| alloc.allocation.id.to_string())?;
     if !resources && !params.pretty() {
         let stubs = api.stubs.of(allocs, &node, &api.leaving)?;
         return Ok(reply::with_next(reply::written(stubs), next.as_deref()));
     }
-    let views: Vec<AllocView> = allocs.into_iter().map(AllocRef::view).collect();
-    let stubs: Vec<_> = views.iter().map(|view| stub(Seen::new(view, &node), resources)).collect();
-    reply::page(params, &stubs, next.as_deref())
+    // Nothing of these is kept.
+    let shape = params.clone();
+    let write = move || {
+        let views: Vec<AllocView> = allocs.into_iter().map(AllocRef::view).collect();
+        let stubs = views.iter().map(|view| stub(Seen::new(view, &node), resources));
+        reply::page(&shape, &stubs.collect::<Vec<_>>(), next.as_deref())
+    };
+    api.computing.answer(params.access().caller(), write).await
 }
 
 /// `GET /v1/allocations`
@@ -78,14 +93,13 @@ pub(super) async fn list(State(api): Shared, params: Params) -> Result<Response,
         (prefix.is_empty() || alloc.id.to_string().starts_with(&prefix))
             && params.means_namespace(alloc.job.namespace())
     };
-    wait::answer(&api, &params, || look(&api, wanted), |found| stubs(&api, &params, found)).await
+    listed(&api, &params, wanted).await
 }
 
 /// `GET /v1/job/ID/allocations`. Of a job that is not there: none, as in Nomad.
 pub(super) async fn of_job(Asked { api, id, params }: Asked) -> Result<Response, Failure> {
     let id = params.job_id(&id)?;
-    let wanted = |alloc: &Allocation| alloc.job.id == id;
-    wait::answer(&api, &params, || look(&api, wanted), |found| stubs(&api, &params, found)).await
+    listed(&api, &params, |alloc| alloc.job.id == id).await
 }
 
 /// `GET /v1/node/ID/allocations`: the full form.

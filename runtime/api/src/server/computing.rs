@@ -4,8 +4,8 @@
 //! run ─► a queue for each caller, bounded ─► callers in turns ─► few threads, behind all others ─► the answer
 //!  └─ dropped, or too late: the work is told that nobody waits, and looks
 //! ```
-//! Reading a job, checking it, comparing versions and writing answers that hold whole jobs take as long as
-//! whoever wrote them wants, within bounds.
+//! Reading a job, checking it, comparing versions, and writing and packing answers that hold whole jobs, long lists or
+//! directories take as long as whoever wrote them wants, within bounds.
 //! So nothing of that is done where requests are read and answered: however much is asked for, others are
 //! answered, the agent's user over the socket has a thread of its own, and the agent can end: nobody waits for these
 //! threads.
@@ -68,8 +68,8 @@ impl Computing {
         self.run_among(API_COMPUTING_WAITING_MAX, caller, work).await
     }
 
-    /// Write an answer that holds whole jobs. Many clients may wait for a change of one job: as many answers
-    /// wait as there are connections.
+    /// Write an answer that may be long: whole jobs, lists. Many clients may wait for a change of one job: as many
+    /// answers wait as there are connections.
     ///
     /// # Errors
     /// As `write`'s; when it takes too long.
@@ -79,6 +79,16 @@ impl Computing {
         write: impl FnOnce() -> Result<Response, Failure> + Send + 'static,
     ) -> Result<Response, Failure> {
         self.run_among(API_CONNECTIONS_MAX + API_TCP_CONNECTIONS_MAX, caller, |_| write()).await?
+    }
+
+    /// What `work` makes, where one can do without: nothing when the caller has more than a few waiting, or it takes
+    /// too long. It leaves most places for what the caller asks for.
+    pub(super) async fn spare<T: Send + 'static>(
+        &self,
+        caller: Caller,
+        work: impl FnOnce(&Awaited) -> T + Send + 'static,
+    ) -> Option<T> {
+        self.run_among(API_COMPUTING_WAITING_MAX / 4, caller, work).await.ok()
     }
 
     async fn run_among<T: Send + 'static>(

@@ -1,5 +1,6 @@
 #![allow(clippy::unwrap_used, clippy::panic, reason = "tests")]
 
+use std::pin::Pin;
 use std::sync::mpsc;
 
 use ostler_model::access::TokenId;
@@ -8,6 +9,30 @@ use super::*;
 
 fn token(number: u128) -> Caller {
     Caller::Token(TokenId::new(uuid::Uuid::from_u128(number)))
+}
+
+impl Computing {
+    /// Take all threads that a caller may have, until what comes back is dropped.
+    pub(in crate::server) async fn busy_with(
+        &self,
+        caller: Caller,
+    ) -> Vec<Pin<Box<impl Future<Output = Result<(), Failure>>>>> {
+        let (began, begun) = mpsc::channel();
+        let mut taken = Vec::new();
+        for _ in 0..API_COMPUTING_OF_ONE_MAX {
+            let began = began.clone();
+            let mut asked = Box::pin(self.run(caller, move |wanted| {
+                began.send(()).unwrap();
+                while !wanted.is_given_up() {
+                    std::thread::yield_now();
+                }
+            }));
+            assert!(futures_util::poll!(&mut asked).is_pending());
+            begun.recv().unwrap();
+            taken.push(asked);
+        }
+        taken
+    }
 }
 
 #[test]

@@ -58,7 +58,9 @@ pub(super) async fn list(State(api): Shared, params: Params) -> Result<Response,
     let prefix = params.prefix().to_ascii_lowercase();
     let wanted =
         |(job, one): &Known| one.id.starts_with(&prefix) && params.means_namespace(job.namespace());
-    wait::answer(&api, &params, || all(&api, wanted), |found| list_of(&params, found)).await
+    let shape = params.clone();
+    let show = move |found| list_of(&shape, found);
+    wait::answer_whole(&api, &params, || all(&api, wanted), show).await
 }
 
 /// `GET /v1/deployment/ID`
@@ -76,15 +78,15 @@ pub(super) async fn allocations(Asked { api, id, params }: Asked) -> Result<Resp
     let (job, one) = find(&api, &id)?;
     let wanted =
         |alloc: &Allocation| alloc.job.id == job.id && alloc.deployment_id() == Some(&*one.id);
-    let look = || allocs::look(&api, wanted);
-    wait::answer(&api, &params, look, |found| allocs::stubs(&api, &params, found)).await
+    allocs::listed(&api, &params, wanted).await
 }
 
 /// `GET /v1/job/ID/deployments`
 pub(super) async fn of_job(Asked { api, id, params }: Asked) -> Result<Response, Failure> {
     let id = jobs::known(&api, &params, &id)?;
-    let wanted = |(job, _): &Known| job.id == id;
-    wait::answer(&api, &params, || all(&api, wanted), |found| list_of(&params, found)).await
+    let (wanted, shape) = (|(job, _): &Known| job.id == id, params.clone());
+    let show = move |found| list_of(&shape, found);
+    wait::answer_whole(&api, &params, || all(&api, wanted), show).await
 }
 
 /// `GET /v1/job/ID/deployment`: the newest one.

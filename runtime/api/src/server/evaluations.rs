@@ -17,7 +17,7 @@ use axum::extract::State;
 use axum::response::Response;
 use sha2::{Digest as _, Sha256};
 
-use super::allocs::{self, stubs};
+use super::allocs;
 use super::error::Failure;
 use super::json::{metric, moment, word};
 use super::params::{Asked, Params};
@@ -252,34 +252,52 @@ impl Evaluation {
 /// Every change on record, by index. Of several of one index that of the job, then that of an
 /// allocation that was stopped before that of the one that took its place.
 fn all(api: &Api, wanted: impl Fn(&JobId) -> bool) -> Vec<Evaluation> {
-    let of_jobs = api.agent.jobs();
-    let of_jobs = of_jobs.iter().filter(|view| wanted(&view.record.job.id));
-    let datacenter = api.agent.node().datacenter.clone();
-    let of_jobs = of_jobs.flat_map(|view| Evaluation::of_job(view, &datacenter));
-    let (steps, of_jobs): (Vec<_>, Vec<_>) =
-        of_jobs.partition(|of_job| of_job.trigger == Trigger::DeploymentWatcher);
-    let mut found: BTreeMap<(u64, JobId, Of), Evaluation> = BTreeMap::new();
-    let mut enter = |evaluation: Evaluation| {
-        let key = (evaluation.index, evaluation.job.id.clone(), evaluation.of);
-        found.entry(key).or_insert(evaluation);
-    };
-    of_jobs.into_iter().for_each(&mut enter);
-    let of_allocs = api.agent.alloc_refs(|alloc| wanted(&alloc.job.id));
-    // One that is as it was made was not changed since.
-    let changed = of_allocs.iter().filter(|view| {
-        let alloc = &view.allocation;
-        alloc.modify_index != alloc.create_index
-    });
-    changed.map(|view| Evaluation::of_alloc(view, false)).for_each(&mut enter);
-    // A step of a deployment places too, and a successor is one of its allocations.
-    let made = of_allocs.iter().map(|view| Evaluation::of_alloc(view, true));
-    let (failures, made): (Vec<_>, Vec<_>) =
-        made.partition(|change| change.trigger == Trigger::AllocFailure);
-    failures.into_iter().chain(steps).chain(made).for_each(&mut enter);
-    let later = of_allocs.iter().filter_map(Evaluation::of_failure);
-    let mut all: Vec<Evaluation> = found.into_values().chain(later).collect();
-    all.sort_by_key(|evaluation| evaluation.index);
-    all
+    Record::of(api, wanted).changes()
+}
+
+/// What is on record of jobs and their allocations.
+struct Record {
+    jobs: Vec<JobView>,
+    allocs: Vec<AllocRef>,
+    datacenter: String,
+}
+
+impl Record {
+    fn of(api: &Api, wanted: impl Fn(&JobId) -> bool) -> Self {
+        let mut jobs = api.agent.jobs();
+        jobs.retain(|view| wanted(&view.record.job.id));
+        let allocs = api.agent.alloc_refs(|alloc| wanted(&alloc.job.id));
+        Self { jobs, allocs, datacenter: api.agent.node().datacenter.clone() }
+    }
+
+    /// See [`all`].
+    fn changes(&self) -> Vec<Evaluation> {
+        let Self { jobs, allocs: of_allocs, datacenter } = self;
+        let of_jobs = jobs.iter().flat_map(|view| Evaluation::of_job(view, datacenter));
+        let (steps, of_jobs): (Vec<_>, Vec<_>) =
+            of_jobs.partition(|of_job| of_job.trigger == Trigger::DeploymentWatcher);
+        let mut found: BTreeMap<(u64, JobId, Of), Evaluation> = BTreeMap::new();
+        let mut enter = |evaluation: Evaluation| {
+            let key = (evaluation.index, evaluation.job.id.clone(), evaluation.of);
+            found.entry(key).or_insert(evaluation);
+        };
+        of_jobs.into_iter().for_each(&mut enter);
+        // One that is as it was made was not changed since.
+        let changed = of_allocs.iter().filter(|view| {
+            let alloc = &view.allocation;
+            alloc.modify_index != alloc.create_index
+        });
+        changed.map(|view| Evaluation::of_alloc(view, false)).for_each(&mut enter);
+        // A step of a deployment places too, and a successor is one of its allocations.
+        let made = of_allocs.iter().map(|view| Evaluation::of_alloc(view, true));
+        let (failures, made): (Vec<_>, Vec<_>) =
+            made.partition(|change| change.trigger == Trigger::AllocFailure);
+        failures.into_iter().chain(steps).chain(made).for_each(&mut enter);
+        let later = of_allocs.iter().filter_map(Evaluation::of_failure);
+        let mut all: Vec<Evaluation> = found.into_values().chain(later).collect();
+        all.sort_by_key(|evaluation| evaluation.index);
+        all
+    }
 }
 
 /// Ids of those on record of jobs of such namespaces.
@@ -343,36 +361,36 @@ pub(super) async fn allocations(Asked { api, id, params }: Asked) -> Result<Resp
             && alloc.job.id == evaluation.job.id
             && (alloc.create_index == index || alloc.modify_index == index)
     };
-    let look = || allocs::look(&api, wanted);
-    wait::answer(&api, &params, look, |found| stubs(&api, &params, found)).await
+    allocs::listed(&api, &params, wanted).await
 }
 
 /// `GET /v1/evaluations`
 pub(super) async fn list(State(api): Shared, params: Params) -> Result<Response, Failure> {
-    listed(&api, &params, |_| true)
+    listed(&api, params, |_| true).await
 }
 
 /// `GET /v1/job/ID/evaluations`
 pub(super) async fn of_job(Asked { api, id, params }: Asked) -> Result<Response, Failure> {
     let id = super::jobs::known(&api, &params, &id)?;
-    listed(&api, &params, |job| *job == id)
+    listed(&api, params, |job| *job == id).await
 }
 
-fn listed(
+async fn listed(
     api: &Api,
-    params: &Params,
+    params: Params,
     wanted: impl Fn(&JobId) -> bool,
 ) -> Result<Response, Failure> {
     let index = api.agent.index();
-    let mut found = all(api, wanted);
-    found.retain(|evaluation| {
+    let known = Record::of(api, |job| wanted(job) && params.means_namespace(job.namespace()));
+    let caller = params.access().caller();
+    let write = move || {
+        let mut found = known.changes();
         // Whether a registration changed nothing is on no record: who was told of it asks for it.
-        evaluation.of != Of::Unchanged
-            && evaluation.id().starts_with(params.prefix())
-            && params.means_namespace(evaluation.job.namespace())
-    });
-    let json: Vec<_> = found.iter().rev().map(Evaluation::json).collect();
-    Ok(reply::read_at(index, reply::json(params, &json)?))
+        found.retain(|one| one.of != Of::Unchanged && one.id().starts_with(params.prefix()));
+        let json: Vec<_> = found.iter().rev().map(Evaluation::json).collect();
+        reply::json(&params, &json)
+    };
+    Ok(reply::read_at(index, api.computing.answer(caller, write).await?))
 }
 
 #[cfg(test)]

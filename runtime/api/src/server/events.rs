@@ -35,7 +35,8 @@ pub(super) async fn read(State(api): Shared, params: Params) -> Result<Response,
     if !params.flag("follow")? {
         let mut seen = api.agent.events(&wanted);
         seen.events.retain(|event| visible(&params, event));
-        return reply::json(&params, &seen);
+        let caller = params.access().caller();
+        return api.computing.answer(caller, move || reply::json(&params, &seen)).await;
     }
     let (place, grown) = (place(&api, &params)?, api.agent.events_grown());
     let first = VecDeque::from([Bytes::from_static(b"{}\n")]);

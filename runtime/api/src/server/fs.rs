@@ -16,6 +16,7 @@ use cap_std::fs::{Dir, FileType, Metadata, MetadataExt as _, OpenOptions, OpenOp
 use futures_util::stream;
 
 use super::client::known;
+use super::computing::Computing;
 use super::error::Failure;
 use super::json::moment;
 use super::logs::place;
@@ -68,28 +69,36 @@ fn mode_text(kind: FileType, mode: u32) -> String {
     text
 }
 
-/// The path asked for, inside the allocation's directory.
-fn inside(params: &Params) -> PathBuf {
-    let asked = params.text("path").unwrap_or_default().trim_start_matches('/');
-    PathBuf::from(if asked.is_empty() { "." } else { asked })
+/// A path inside an allocation's directory.
+struct AllocPath {
+    root: PathBuf,
+    path: PathBuf,
+}
+
+impl AllocPath {
+    /// The one asked for.
+    fn of(api: &Api, id: &str, params: &Params) -> Result<Self, Failure> {
+        let asked = params.text("path").unwrap_or_default().trim_start_matches('/');
+        let path = PathBuf::from(if asked.is_empty() { "." } else { asked });
+        Ok(Self { root: known(api, id)?.handle.dir(), path })
+    }
+
+    /// Do something with what is there. It blocks.
+    fn look<T>(self, act: impl FnOnce(&HeldEntry) -> io::Result<T>) -> Result<T, Failure> {
+        let Self { root, path } = self;
+        let dir = Dir::open_ambient_dir(root, cap_std::ambient_authority());
+        let done = dir.and_then(|dir| act(&HeldEntry::find(&dir, &path)?));
+        done.map_err(|source| Failure::File { path: path.display().to_string(), source })
+    }
 }
 
 /// Do something with what is at a path in the allocation's directory, where blocking is allowed.
 async fn in_dir<T: Send + 'static>(
-    api: &Api,
-    id: &str,
-    path: PathBuf,
+    at: AllocPath,
     act: impl FnOnce(&HeldEntry) -> io::Result<T> + Send + 'static,
 ) -> Result<T, Failure> {
-    let root = known(api, id)?.handle.dir();
-    let shown = path.display().to_string();
-    let work = move || {
-        let dir = Dir::open_ambient_dir(root, cap_std::ambient_authority())?;
-        act(&HeldEntry::find(&dir, &path)?)
-    };
-    let done = tokio::task::spawn_blocking(work).await;
-    let done = done.map_err(|error| Failure::Internal(error.to_string()))?;
-    done.map_err(|source| Failure::File { path: shown, source })
+    let done = tokio::task::spawn_blocking(move || at.look(act)).await;
+    done.map_err(|error| Failure::Internal(error.to_string()))?
 }
 
 /// Something in an allocation's directory, held but not opened to be read. Tasks may put something else in its place
@@ -152,25 +161,34 @@ fn is_secret(path: &Path) -> bool {
 
 /// `GET /v1/client/fs/ls/ID`
 pub(super) async fn list(Asked { api, id, params }: Asked) -> Result<Response, Failure> {
-    let files = in_dir(&api, &id, inside(&params), |held| {
-        let mut files = Vec::new();
-        for entry in held.entries()?.take(API_DIR_ENTRIES_MAX) {
-            let entry = entry?;
-            // One that went in between is not there.
-            let Ok(metadata) = entry.metadata() else { continue };
-            let name = entry.file_name().to_string_lossy().into_owned();
-            files.push(info(name, &metadata, ""));
-        }
-        files.sort_by(|a, b| a.name.cmp(&b.name));
-        Ok(files)
-    });
-    reply::json(&params, &files.await?)
+    let at = AllocPath::of(&api, &id, &params)?;
+    listed(&api.computing, at, params).await
+}
+
+/// Tasks make as many files as they like: a directory is read and its list written behind all others.
+async fn listed(computing: &Computing, at: AllocPath, params: Params) -> Result<Response, Failure> {
+    let caller = params.access().caller();
+    computing.answer(caller, move || reply::json(&params, &at.look(files)?)).await
+}
+
+/// What is in a directory, by name.
+fn files(held: &HeldEntry) -> io::Result<Vec<FileInfo<'static>>> {
+    let mut files = Vec::new();
+    for entry in held.entries()?.take(API_DIR_ENTRIES_MAX) {
+        let entry = entry?;
+        // One that went in between is not there.
+        let Ok(metadata) = entry.metadata() else { continue };
+        let name = entry.file_name().to_string_lossy().into_owned();
+        files.push(info(name, &metadata, ""));
+    }
+    files.sort_by(|a, b| a.name.cmp(&b.name));
+    Ok(files)
 }
 
 /// `GET /v1/client/fs/stat/ID`
 pub(super) async fn stat(Asked { api, id, params }: Asked) -> Result<Response, Failure> {
     let own_name = id.clone();
-    let file = in_dir(&api, &id, inside(&params), move |held| {
+    let file = in_dir(AllocPath::of(&api, &id, &params)?, move |held| {
         let name = held.place.file_name().map(|name| name.to_string_lossy().into_owned());
         let kind = if held.metadata.is_file() { content_type(&held.read()?)? } else { BYTES };
         Ok(info(name.unwrap_or(own_name), &held.metadata, kind))
@@ -209,7 +227,7 @@ pub(super) async fn open(
     params: &Params,
 ) -> Result<(std::fs::File, u64), Failure> {
     params.required("path")?;
-    let open = in_dir(api, id, inside(params), |held| {
+    let open = in_dir(AllocPath::of(api, id, params)?, |held| {
         let file = held.read()?;
         let length = file.metadata()?.len();
         Ok((file, length))
@@ -303,6 +321,27 @@ mod tests {
             TEXT,
             "only the beginning is looked at"
         );
+    }
+
+    #[tokio::test]
+    async fn a_directory_is_listed_in_the_turns_of_what_is_computed() {
+        let root = tempfile::tempdir().unwrap();
+        for name in ["b", "a", "c"] {
+            std::fs::write(root.path().join(name), "x").unwrap();
+        }
+        let at = |path: &str| AllocPath { root: root.path().to_owned(), path: path.into() };
+        let (computing, params) = (Computing::new(), Params::parse(""));
+        let busy = computing.busy_with(params.access().caller()).await;
+        let mut answer = Box::pin(listed(&computing, at("."), params.clone()));
+        assert!(futures_util::poll!(&mut answer).is_pending(), "the caller has no thread left");
+        drop(busy);
+        let body = answer.await.unwrap().into_body();
+        let body = axum::body::to_bytes(body, usize::MAX).await.unwrap();
+        let files: Vec<serde_json::Value> = serde_json::from_slice(&body).unwrap();
+        let names: Vec<_> = files.iter().map(|file| file["Name"].as_str().unwrap()).collect();
+        assert_eq!(names, ["a", "b", "c"]);
+        let failed = listed(&computing, at("a"), params).await.unwrap_err();
+        assert!(matches!(&failed, Failure::File { path, .. } if path == "a"), "{failed}");
     }
 
     /// What a task that exchanges a link again and again can make its readers see.

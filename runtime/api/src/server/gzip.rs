@@ -1,14 +1,19 @@
 //! Answers packed for whom that is right.
 //!
 //! ```text
-//!   Accept-Encoding: gzip ─┬─ length known, long enough ─► packed
-//!                          └─ short, or a stream ────────► as it is: lines of a stream come at once
+//!   Accept-Encoding: gzip ─┬─ short, or a stream ───► as it is: lines of a stream come at once
+//!                          ├─ up to some KiB ───────► packed here
+//!                          └─ longer ─► computed ─┬─► packed
+//!                                                 └─► as it is: the caller has much waiting, or it takes too long
 //! ```
+//! Packing takes more than all else that an answer takes, and none needs it: so what is long is packed behind all
+//! others, its callers in turns, and only while that holds nobody up.
 
 use std::io::Write as _;
+use std::time::Duration;
 
 use axum::body::{Body, Bytes, HttpBody as _, to_bytes};
-use axum::extract::Request;
+use axum::extract::{Request, State};
 use axum::http::header::{ACCEPT_ENCODING, CONTENT_ENCODING, CONTENT_LENGTH, VARY};
 use axum::http::{HeaderMap, HeaderValue};
 use axum::middleware::Next;
@@ -16,11 +21,19 @@ use axum::response::Response;
 use flate2::Compression;
 use flate2::write::GzEncoder;
 
+use super::computing::Computing;
+use super::router::Shared;
+use super::shares::Caller;
 use ostler_model::clock;
 use ostler_model::limits::{API_GZIP_BYTES_MIN, API_GZIP_INLINE_BYTES_MAX};
+use ostler_model::wanted::Awaited;
+
+/// Longest that an answer waits to be packed; then it goes as it is.
+const PACKING_WALL_MAX: Duration = Duration::from_secs(2);
 
 /// Pack the answer where that was asked for and helps.
-pub(super) async fn packed(request: Request, next: Next) -> Response {
+pub(super) async fn packed(State(api): Shared, request: Request, next: Next) -> Response {
+    let caller = Caller::of(&request);
     let wanted = accepts(request.headers());
     let mut response = next.run(request).await;
     response.headers_mut().append(VARY, HeaderValue::from_static("Accept-Encoding"));
@@ -34,7 +47,8 @@ pub(super) async fn packed(request: Request, next: Next) -> Response {
     let Ok(bytes) = to_bytes(body, usize::MAX).await else {
         return Response::from_parts(parts, Body::empty());
     };
-    let body = match pack(bytes.clone()).await {
+    let packed = clock::timeout(PACKING_WALL_MAX, pack(&api.computing, caller, bytes.clone()));
+    let body = match packed.await.flatten() {
         Some(packed) => {
             parts.headers.insert(CONTENT_ENCODING, HeaderValue::from_static("gzip"));
             parts.headers.remove(CONTENT_LENGTH);
@@ -59,18 +73,23 @@ fn accepts(headers: &HeaderMap) -> bool {
     })
 }
 
-/// `None`: it cannot be done.
-async fn pack(bytes: Bytes) -> Option<Bytes> {
+/// `None`: it goes as it is.
+async fn pack(computing: &Computing, caller: Caller, bytes: Bytes) -> Option<Bytes> {
     if bytes.len() <= API_GZIP_INLINE_BYTES_MAX {
-        return gzip(&bytes);
+        return gzip(&bytes, &Awaited::default());
     }
-    // Others are answered meanwhile.
-    clock::blocking(move || gzip(&bytes)).await.ok().flatten()
+    computing.spare(caller, move |wanted| gzip(&bytes, wanted)).await.flatten()
 }
 
-fn gzip(bytes: &[u8]) -> Option<Bytes> {
+/// `None`: it cannot be done, or nobody waits for it any more.
+fn gzip(bytes: &[u8], wanted: &Awaited) -> Option<Bytes> {
     let mut encoder = GzEncoder::new(Vec::with_capacity(bytes.len() / 4), Compression::fast());
-    encoder.write_all(bytes).ok()?;
+    for piece in bytes.chunks(API_GZIP_INLINE_BYTES_MAX) {
+        if wanted.is_given_up() {
+            return None;
+        }
+        encoder.write_all(piece).ok()?;
+    }
     encoder.finish().ok().map(Bytes::from)
 }
 
@@ -79,6 +98,9 @@ mod tests {
     #![allow(clippy::unwrap_used, reason = "tests")]
 
     use std::io::Read as _;
+    use std::task::Poll;
+
+    use ostler_model::limits::API_COMPUTING_WAITING_MAX;
 
     use super::*;
 
@@ -92,11 +114,62 @@ mod tests {
         assert!(!accepts(&HeaderMap::new()));
     }
 
+    /// Longer than what is packed where it is answered.
+    fn long() -> Bytes {
+        Bytes::from(vec![b'x'; 2 * API_GZIP_INLINE_BYTES_MAX])
+    }
+
+    #[tokio::test]
+    async fn long_answers_are_packed_in_the_turns_of_what_is_computed() {
+        let computing = Computing::new();
+        let busy = computing.busy_with(Caller::Near).await;
+        let mut packed = Box::pin(pack(&computing, Caller::Near, long()));
+        assert!(futures_util::poll!(&mut packed).is_pending(), "the caller has no thread left");
+        let short = long().slice(..API_GZIP_INLINE_BYTES_MAX);
+        assert!(pack(&computing, Caller::Near, short).await.is_some(), "short ones wait for none");
+        let operators = pack(&computing, Caller::Operator, long());
+        assert!(operators.await.is_some(), "whoever asks for much holds up no other");
+        drop(busy);
+        assert!(packed.await.is_some());
+    }
+
+    #[tokio::test]
+    async fn an_answer_of_a_caller_with_much_waiting_is_not_packed_and_keeps_no_request_out() {
+        let computing = Computing::new();
+        let busy = computing.busy_with(Caller::Near).await;
+        let mut waiting = Vec::new();
+        let refused = loop {
+            let mut packed = Box::pin(pack(&computing, Caller::Near, long()));
+            match futures_util::poll!(&mut packed) {
+                Poll::Pending => waiting.push(packed),
+                Poll::Ready(packed) => break packed,
+            }
+            assert!(waiting.len() < API_COMPUTING_WAITING_MAX, "they are bounded");
+        };
+        assert!(refused.is_none() && !waiting.is_empty());
+        let mut request = Box::pin(computing.run(Caller::Near, |_| 1));
+        assert!(futures_util::poll!(&mut request).is_pending(), "there is a place for it");
+        drop(busy);
+        assert_eq!(request.await.unwrap(), 1);
+        for packed in waiting {
+            assert!(packed.await.is_some());
+        }
+    }
+
+    #[test]
+    fn nothing_is_packed_that_nobody_waits_for() {
+        let (waiter, wanted) = Awaited::while_held();
+        assert!(gzip(&long(), &wanted).is_some());
+        drop(waiter);
+        assert!(gzip(&long(), &wanted).is_none());
+    }
+
     #[tokio::test]
     async fn what_is_packed_is_the_same_when_it_is_unpacked() {
+        let computing = Computing::new();
         for length in [API_GZIP_INLINE_BYTES_MAX / 2, 2 * API_GZIP_INLINE_BYTES_MAX] {
             let bytes = Bytes::from(vec![b'x'; length]);
-            let packed = pack(bytes.clone()).await.unwrap();
+            let packed = pack(&computing, Caller::Near, bytes.clone()).await.unwrap();
             assert!(packed.len() < length / 10);
             let mut back = Vec::new();
             flate2::read::GzDecoder::new(&*packed).read_to_end(&mut back).unwrap();

@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::mpsc::sync_channel;
 
 use axum::body::Bytes;
 use axum::extract::State;
@@ -11,6 +12,7 @@ use axum::http::HeaderMap;
 use axum::response::{IntoResponse as _, Response};
 use serde::de::IgnoredAny;
 use serde_json::Value;
+use tokio::runtime::Handle;
 
 use super::body;
 use super::error::Failure;
@@ -23,13 +25,15 @@ use super::params::{Asked, Params};
 use super::reply;
 use super::router::{Api, Shared};
 use super::wait::{self, Found};
-use ostler_agent::{JobOptions, JobView, RegisterOptions, StopOptions, Stopped};
+use ostler_agent::{
+    AgentHandle, JobOptions, JobView, Planning, RegisterOptions, StopOptions, Stopped,
+};
 use ostler_jobspec::{FileDiagnostic, Inputs, JobBody, Parsed, Syntax, nomad_json};
 use ostler_model::access::Level;
 use ostler_model::clock;
 use ostler_model::ids::{JobId, NAMESPACE, Namespace};
 use ostler_model::job::Job;
-use ostler_model::limits::API_START_WAIT;
+use ostler_model::limits::{API_COMPUTING_WALL_MAX, API_START_WAIT};
 use ostler_model::saved::{JobOrigin, JobRecord};
 use ostler_model::wanted::Awaited;
 use ostler_trace::{Registration, TraceParent};
@@ -164,8 +168,9 @@ fn look_at_all(api: &Api) -> Found<Vec<JobView>> {
 
 /// `GET /v1/jobs`
 pub(super) async fn list(State(api): Shared, params: Params) -> Result<Response, Failure> {
-    let look = || look_at_all(&api);
-    wait::answer(&api, &params, look, |jobs| {
+    let (look, shape) = (|| look_at_all(&api), params.clone());
+    wait::answer_whole(&api, &params, look, move |jobs| {
+        let params = shape;
         let wanted = |job: &JobView| {
             let job = &job.record.job;
             job.id.as_str().starts_with(params.prefix()) && params.means_namespace(job.namespace())
@@ -311,7 +316,8 @@ pub(super) async fn validate(
         config_problems: config_problems.into_iter().map(change::config_problem).collect(),
         agent_warnings,
     };
-    reply::json(&params, &answer)
+    let caller = params.access().caller();
+    api.computing.answer(caller, move || reply::json(&params, &answer)).await
 }
 
 /// Answer a query of one job.
@@ -398,9 +404,12 @@ pub(super) async fn plan(
     drivers(&api, &job).await;
     let (agent, job) = (api.agent.clone(), Arc::new(job));
     let planned = Arc::clone(&job);
-    // The node waits while it is looked at, so not behind others: what that takes is bounded by what a job may have.
-    let plan = clock::blocking(move || agent.plan(&planned, meant)).await;
-    let mut plan = plan.map_err(|error| Failure::Internal(error.to_string()))??;
+    let runtime = Handle::current();
+    let compute = move |_: &Awaited| {
+        let planning = seen(&runtime, agent.clone(), planned)?;
+        Ok::<_, Failure>(agent.plan_with(&planning, meant)?)
+    };
+    let mut plan = api.computing.run(params.access().caller(), compute).await??;
     plan.warnings.extend(api.agent.not_as_written(&job));
     plan.warnings.extend(api.agent.counts_out_of_range(&job, meant));
     let (index, node) = (plan.job_modify_index, api.agent.node());
@@ -423,6 +432,21 @@ pub(super) async fn plan(
     let write =
         move || reply::json(&params, &change::plan(&plan, &node.datacenter, diff, &warnings));
     Ok(reply::at_index(index, api.computing.answer(caller, write).await?))
+}
+
+/// What the node knows that decides about a job, copied by a thread that is not behind others: the node waits for
+/// the copy. Asked for by who computes with it, so that few copies are there at once.
+fn seen(runtime: &Handle, agent: AgentHandle, job: Arc<Job>) -> Result<Planning, Failure> {
+    let (copy, copied) = sync_channel(1);
+    // Not from this thread: who begins a thread gives it its own priority.
+    drop(runtime.spawn(async move {
+        if let Ok(planning) = clock::blocking(move || agent.planning(job)).await {
+            // An error means that nobody waits any more.
+            let _gone = copy.send(planning);
+        }
+    }));
+    let failed = |_| Failure::Internal("what the node knows could not be looked at".to_owned());
+    copied.recv_timeout(API_COMPUTING_WALL_MAX).map_err(failed)
 }
 
 /// A job as it is known and as it is meant, to be compared. One that was stopped would run again unless it

@@ -52,11 +52,15 @@ pub(super) async fn read(State(api): Shared, params: Params) -> Result<Response,
     answer.gauges.extend(of_machine(&api, &of_node).await?);
     answer.gauges.extend(metrics_own::of_agent(&api, &views));
     answer.gauges.extend(of_tasks(&api, views).await);
-    if prometheus {
-        let kind = (CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8");
-        return Ok(([kind], metrics_text::text(&answer.gauges)).into_response());
-    }
-    reply::json(&params, &answer)
+    let caller = params.access().caller();
+    let write = move || {
+        if prometheus {
+            let kind = (CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8");
+            return Ok(([kind], metrics_text::text(&answer.gauges)).into_response());
+        }
+        reply::json(&params, &answer)
+    };
+    api.computing.answer(caller, write).await
 }
 
 pub(super) fn gauge(name: &str, value: f64, labels: &Labels) -> Gauge<'static> {

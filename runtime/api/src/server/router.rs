@@ -243,10 +243,10 @@ pub(super) fn router(api: Arc<Api>) -> Router {
         .layer(middleware::from_fn_with_state(Arc::clone(&api), with_room))
         .layer(middleware::from_fn(in_time))
         .layer(middleware::from_fn(in_this_region))
+        .layer(middleware::from_fn_with_state(Arc::clone(&api), packed))
         .layer(middleware::from_fn_with_state(Arc::clone(&api), admit))
         .layer(DefaultBodyLimit::max(API_BODY_BYTES_MAX))
         .layer(middleware::from_fn(drained))
-        .layer(middleware::from_fn(packed))
         .with_state(api)
 }
 

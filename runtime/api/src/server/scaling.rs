@@ -232,7 +232,9 @@ pub(super) async fn policies(State(api): Shared, params: Params) -> Result<Respo
     let prefix = params.prefix().to_ascii_lowercase();
     // The type that is asked for may be the beginning of one, as in Nomad.
     let kind = HORIZONTAL.starts_with(params.text("type").unwrap_or_default());
-    let show = |jobs: Vec<JobView>| {
+    let shape = params.clone();
+    let show = move |jobs: Vec<JobView>| {
+        let params = shape;
         let wanted = |view: &&JobView| {
             let job = &view.record.job;
             let named = params.text("job").is_none_or(|named| named == job.id.as_str());
@@ -245,7 +247,7 @@ pub(super) async fn policies(State(api): Shared, params: Params) -> Result<Respo
         let all: Vec<_> = all.filter(|policy| policy.id.starts_with(&prefix)).collect();
         reply::json(&params, &all)
     };
-    wait::answer(&api, &params, || look(&api), show).await
+    wait::answer_whole(&api, &params, || look(&api), show).await
 }
 
 /// `GET /v1/scaling/policy/ID`

@@ -14,7 +14,7 @@ use super::params::{Asked, Params};
 use super::reply;
 use super::router::{Api, Shared};
 use super::wait::{self, Found};
-use ostler_agent::{CheckId, CheckResult};
+use ostler_agent::{AllocView, CheckId, CheckResult};
 use ostler_model::digest::Digest;
 use ostler_model::ids::AllocId;
 use ostler_model::job::{CheckStatus, OnUpdate};
@@ -38,7 +38,9 @@ fn stub<'a>((name, tags): (&&'a str, &BTreeSet<&'a str>)) -> wire::ServiceStub<'
 pub(super) async fn list(State(api): Shared, params: Params) -> Result<Response, Failure> {
     let kept = api.agent.services();
     let (wait, changes) = (params.wait_from(kept.index())?, kept.indexes());
-    let show = |list: ServiceList| {
+    let shape = params.clone();
+    let show = move |list: ServiceList| {
+        let params = shape;
         let mut namespaces: BTreeMap<&str, BTreeMap<&str, BTreeSet<&str>>> = BTreeMap::new();
         for service in list.instances.iter().filter(|of| params.means_namespace(&of.namespace)) {
             let names = namespaces.entry(&service.namespace).or_default();
@@ -54,7 +56,7 @@ pub(super) async fn list(State(api): Shared, params: Params) -> Result<Response,
             .collect();
         reply::json(&params, &shown)
     };
-    wait::answer_on(&api, &params, wait, changes, || look(&api), show).await
+    wait::answer_whole_on(&api, &params, wait, changes, || look(&api), show).await
 }
 
 /// `GET /v1/service/NAME`. Of a name that nobody has: none, as in Nomad.
@@ -65,8 +67,9 @@ pub(super) async fn read(Asked { api, id, params }: Asked) -> Result<Response, F
     let kept = api.agent.services();
     let (wait, changes) = (params.wait_from(kept.index())?, kept.indexes());
     let node = api.agent.node();
-    let node_id = node.id.to_string();
-    let show = |list: ServiceList| {
+    let (node_id, shape) = (node.id.to_string(), params.clone());
+    let show = move |list: ServiceList| {
+        let params = shape;
         let such =
             |of: &&Arc<ServiceInstance>| of.name == id && params.means_namespace(&of.namespace);
         let found: Vec<_> = list.instances.iter().filter(such).map(|of| &**of).collect();
@@ -78,7 +81,7 @@ pub(super) async fn read(Asked { api, id, params }: Asked) -> Result<Response, F
             .collect();
         reply::json(&params, &shown)
     };
-    wait::answer_on(&api, &params, wait, changes, || look(&api), show).await
+    wait::answer_whole_on(&api, &params, wait, changes, || look(&api), show).await
 }
 
 fn registration<'a>(
@@ -107,6 +110,11 @@ fn registration<'a>(
 /// `GET /v1/client/allocation/ID/checks`
 pub(super) async fn checks(Asked { api, id, params }: Asked) -> Result<Response, Failure> {
     let view = known(&api, &id)?;
+    let caller = params.access().caller();
+    api.computing.answer(caller, move || checks_of(&view, &params)).await
+}
+
+fn checks_of(view: &AllocView, params: &Params) -> Result<Response, Failure> {
     let results = view.handle.checks();
     let name = &view.allocation.name;
     let group = view.allocation.task_group();
@@ -139,7 +147,7 @@ pub(super) async fn checks(Asked { api, id, params }: Asked) -> Result<Response,
             (id, status)
         })
         .collect();
-    reply::json(&params, &shown)
+    reply::json(params, &shown)
 }
 
 /// Nomad's words.

@@ -40,6 +40,13 @@ pub(super) enum Caller {
     Near,
 }
 
+impl Caller {
+    /// Who sent a request that was let in.
+    pub(super) fn of(request: &Request) -> Self {
+        request.extensions().get::<Access>().map_or(Self::Near, Access::caller)
+    }
+}
+
 /// What is shared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Sort {
@@ -153,8 +160,7 @@ pub(super) async fn with_room(State(api): Shared, request: Request, next: Next) 
     if small || [Method::GET, Method::HEAD].contains(request.method()) {
         return next.run(request).await;
     }
-    let caller = request.extensions().get::<Access>().map_or(Caller::Near, Access::caller);
-    match api.bodies.take(caller) {
+    match api.bodies.take(Caller::of(&request)) {
         Ok(_share) => next.run(request).await,
         Err(full) => full.into_response(),
     }

@@ -44,14 +44,16 @@ pub(super) async fn list(State(api): Shared, params: Params) -> Result<Response,
         list.found.retain(|one| params.access().allow(Level::Submit, one.namespace.as_str()));
         Found { index: list.index, value: Ok(list) }
     };
-    let show = |list: VarList| {
+    let shape = params.clone();
+    let show = move |list: VarList| {
+        let params = shape;
         // Lower than anything that a namespace has in it: names are in the order of the list.
         let name = |of: &Arc<Variable>| format!("{}!{}", of.namespace, of.path);
         let (page, next) = params.page(list.found, name)?;
         let shown: Vec<_> = page.iter().map(|of| metadata(of)).collect();
         reply::page(&params, &shown, next.as_deref())
     };
-    wait::answer_on(&api, &params, wait, changes, look, show).await
+    wait::answer_whole_on(&api, &params, wait, changes, look, show).await
 }
 
 /// `GET /v1/var/PATH`

@@ -89,14 +89,26 @@ pub(super) async fn answer<V>(
     answer_on(api, params, params.wait()?, api.agent.changes(), look, show).await
 }
 
-/// The same of what holds whole jobs: `show` runs where its length holds nobody up.
+/// The same of what may be long, as whole jobs and lists are: `show` runs where its length holds nobody up.
 pub(super) async fn answer_whole<V: Send + 'static>(
     api: &Api,
     params: &Params,
     look: impl Fn() -> Found<V>,
     show: impl FnOnce(V) -> Result<Response, Failure> + Send + 'static,
 ) -> Result<Response, Failure> {
-    let found = found(api, params, look).await?;
+    answer_whole_on(api, params, params.wait()?, api.agent.changes(), look, show).await
+}
+
+/// The same as [`answer_whole`] of what has changes of its own.
+pub(super) async fn answer_whole_on<V: Send + 'static>(
+    api: &Api,
+    params: &Params,
+    wait: Option<Wait>,
+    changes: watch::Receiver<u64>,
+    look: impl Fn() -> Found<V>,
+    show: impl FnOnce(V) -> Result<Response, Failure> + Send + 'static,
+) -> Result<Response, Failure> {
+    let found = found_on(api, params, wait, changes, look).await?;
     let response = match found.value {
         Ok(value) => api.computing.answer(params.access().caller(), move || show(value)).await?,
         Err(failure) => failure.into_response(),

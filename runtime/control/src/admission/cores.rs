@@ -37,9 +37,14 @@ impl CoreLedger {
         free
     }
 
-    /// They are nobody's again.
-    pub(super) fn release(&mut self, alloc: AllocId) {
-        self.0.remove(&alloc);
+    /// They are nobody's again: which.
+    pub(super) fn release(&mut self, alloc: AllocId) -> Option<CoreSet> {
+        self.0.remove(&alloc)
+    }
+
+    /// They are this allocation's again, which it had a moment before.
+    pub(super) fn put_back(&mut self, alloc: AllocId, cores: CoreSet) {
+        self.0.insert(alloc, cores);
     }
 
     /// All that are somebody's.

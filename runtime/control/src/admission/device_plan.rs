@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::refusal::{Attempt, name_attempts};
+use super::tried::Tried;
 use ostler_device::matching::Explained;
 use ostler_model::ids::{GroupName, TaskName};
 use ostler_model::limits::PLAN_DEVICE_REQUESTS_MAX;
@@ -32,10 +32,10 @@ pub struct DevicePlan {
 
 impl DevicePlan {
     /// Name those that were only tried by their names.
-    pub(crate) fn name(&mut self, tried: &[Attempt]) {
+    pub(crate) fn name(&mut self, tried: &Tried<'_>) {
         let all = self.requests.iter_mut().flat_map(|request| &mut request.explained.candidates);
         all.for_each(|candidate| {
-            candidate.why = name_attempts(std::mem::take(&mut candidate.why), tried);
+            candidate.why = tried.name_in(std::mem::take(&mut candidate.why));
         });
     }
 

@@ -12,37 +12,37 @@ use ostler_node::constraint::written;
 /// A group of a job.
 pub(super) type Of = Arc<(JobId, GroupName)>;
 
-/// Live allocations by group. None of a group: it is not listed.
+/// Live allocations by group and by job. None of one: it is not listed.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Live(BTreeMap<Of, u64>);
+pub(super) struct Live {
+    groups: BTreeMap<Of, u64>,
+    jobs: BTreeMap<JobId, u64>,
+}
 
 impl Live {
     /// One more of this group.
     pub(super) fn add(&mut self, job: &JobId, group: &GroupName) -> Of {
         let of: Of = Arc::new((job.clone(), group.clone()));
-        let of = self.0.get_key_value(&of).map_or(of, |(known, _)| Arc::clone(known));
-        let count = self.0.entry(Arc::clone(&of)).or_default();
-        *count = count.saturating_add(1);
+        let of = self.groups.get_key_value(&of).map_or(of, |(known, _)| Arc::clone(known));
+        let of_job = self.jobs.entry(job.clone()).or_default();
+        *of_job = of_job.saturating_add(1);
+        let of_group = self.groups.entry(Arc::clone(&of)).or_default();
+        *of_group = of_group.saturating_add(1);
         of
     }
 
     /// One less.
     pub(super) fn remove(&mut self, of: &Of) {
-        if let Some(count) = self.0.get_mut(of) {
-            *count = count.saturating_sub(1);
-            if *count == 0 {
-                self.0.remove(of);
-            }
-        }
+        one_less(&mut self.groups, of);
+        one_less(&mut self.jobs, &of.0);
     }
 
     fn of_group(&self, job: &JobId, group: &GroupName) -> u64 {
-        self.0.get(&(job.clone(), group.clone())).copied().unwrap_or_default()
+        self.groups.get(&(job.clone(), group.clone())).copied().unwrap_or_default()
     }
 
     fn of_job(&self, job: &Job) -> u64 {
-        let groups = self.0.iter().filter(|(of, _)| of.0 == job.id);
-        groups.map(|(_, count)| *count).fold(0, u64::saturating_add)
+        self.jobs.get(&job.id).copied().unwrap_or_default()
     }
 
     /// What stands in the way of one more of this group.
@@ -61,5 +61,14 @@ impl Live {
             self.of_group(&job.id, &group.name)
         }));
         problems
+    }
+}
+
+fn one_less<K: Ord>(counts: &mut BTreeMap<K, u64>, of: &K) {
+    if let Some(count) = counts.get_mut(of) {
+        *count = count.saturating_sub(1);
+        if *count == 0 {
+            counts.remove(of);
+        }
     }
 }

@@ -5,6 +5,7 @@ use std::fmt;
 
 use serde::Serialize;
 
+use super::tried::Tried;
 use crate::ports::PortError;
 use ostler_device::ledger::ClaimError;
 use ostler_device::matching::NoDevice;
@@ -24,8 +25,8 @@ pub struct Refusal {
     pub node: String,
     /// What does not fit: first the job as a whole, then its groups in file order.
     pub groups: Vec<GroupRefusal>,
-    /// Allocations of this job that were only tried: a problem may name one as a holder, and is told with its
-    /// name.
+    /// Allocations of this job that were only tried and that a problem names as holders: it is told with their
+    /// names.
     pub attempts: Vec<Attempt>,
 }
 
@@ -376,8 +377,9 @@ impl Refusal {
     #[must_use]
     pub fn problems(&self) -> String {
         let problems = self.groups.iter().flat_map(|refusal| &refusal.problems);
+        let tried = Tried::new(&self.attempts);
         let lines = problems.map(|problem| {
-            let text = self.text_of(problem);
+            let text = tried.name_in(problem.to_string());
             text.split('\n').map(str::trim).collect::<Vec<_>>().join(" ")
         });
         lines.collect::<Vec<_>>().join("; ")
@@ -386,17 +388,26 @@ impl Refusal {
     /// A problem as people read it: an allocation that was only tried has no id that anybody could ask for.
     #[must_use]
     pub fn text_of(&self, problem: &impl fmt::Display) -> String {
-        name_attempts(problem.to_string(), &self.attempts)
+        Tried::new(&self.attempts).name_in(problem.to_string())
     }
 
     /// The same with the names of those that were tried and did not come, where a problem names one.
-    pub(crate) fn naming(&self, tried: &[Attempt]) -> Option<Self> {
-        let said: String =
-            self.groups.iter().flat_map(|one| &one.problems).map(ToString::to_string).collect();
-        let named = tried.iter().filter(|attempt| said.contains(&attempt.id.short())).cloned();
+    pub(crate) fn naming(&self, tried: &Tried<'_>) -> Option<Self> {
+        let named = tried.named_in(&self.said()).into_iter().cloned();
         let named: Vec<Attempt> = named.filter(|one| !self.attempts.contains(one)).collect();
         let attempts = self.attempts.iter().cloned().chain(named.iter().cloned()).collect();
         (!named.is_empty()).then(|| Self { attempts, ..self.clone() })
+    }
+
+    /// Note those of these that a problem names.
+    pub(super) fn note_tried(&mut self, tried: &[Attempt]) {
+        let named = Tried::new(tried).named_in(&self.said());
+        self.attempts.extend(named.into_iter().cloned());
+    }
+
+    /// What all problems say.
+    fn said(&self) -> String {
+        self.groups.iter().flat_map(|one| &one.problems).map(ToString::to_string).collect()
     }
 
     /// The node takes nothing new, whether it would fit or not.
@@ -418,29 +429,19 @@ impl Refusal {
     }
 }
 
-/// A text with the names of these in place of their ids.
-pub(crate) fn name_attempts(mut text: String, attempts: &[Attempt]) -> String {
-    for Attempt { id, name } in attempts {
-        let known = format!("allocation {}", id.short());
-        if text.contains(&known) {
-            text = text.replace(&known, &format!("{name} of this job"));
-        }
-    }
-    text
-}
-
 impl std::error::Error for Refusal {}
 
 impl fmt::Display for Refusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "job {} does not fit on node {}", self.job, self.node)?;
+        let tried = Tried::new(&self.attempts);
         for refusal in &self.groups {
             match &refusal.group {
                 Some(group) => write!(f, "\n  group {group}:")?,
                 None => write!(f, "\n  job:")?,
             }
             for problem in &refusal.problems {
-                let text = self.text_of(problem).replace('\n', "\n      ");
+                let text = tried.name_in(problem.to_string()).replace('\n', "\n      ");
                 write!(f, "\n    - {text}")?;
             }
         }

@@ -33,12 +33,13 @@ impl History {
         self.deployments.iter().map(|deployment| &**deployment).find(|one| *one.id == *id)
     }
 
-    /// Is this one of the first of its version, which nobody has accepted?
+    /// Is this one of the first of its version, which nobody has accepted? One of a deployment that is not kept
+    /// any more is: those that are accepted are no canaries from then on.
     #[must_use]
     pub fn awaits_promotion(&self, deployment: &str, group: &ostler_model::ids::GroupName) -> bool {
         let known = self.deployment(deployment);
         let group = known.and_then(|deployment| deployment.groups.get(group));
-        group.is_some_and(|group| !group.promoted)
+        group.is_none_or(|group| !group.promoted)
     }
 
     /// Were the canaries of this group accepted?

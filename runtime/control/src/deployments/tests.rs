@@ -54,7 +54,8 @@ fn what_became_healthy_moves_the_deadline_and_what_was_collected_still_counts() 
     let mut deployment = running(&record);
     let at = |secs: u64| Timestamp::from_nanos(secs * 1_000_000_000);
     let id = AllocId::new(uuid::Uuid::from_u128(1));
-    let entered = enter(&mut deployment, &group, id, false, at(100)).unwrap();
+    let entrant = Entrant { id, canary: false, follows: false };
+    let entered = enter(&mut deployment, &group, entrant, at(100)).unwrap();
     assert_eq!((&*entered.id, entered.since, entered.canary), ("d", at(100), false));
     assert_eq!(deadline(&deployment, &[]), Some(at(700)));
     deployment.groups.get_mut(&group).unwrap().desired_total = 2;
@@ -62,7 +63,8 @@ fn what_became_healthy_moves_the_deadline_and_what_was_collected_still_counts() 
         id,
         group: group.clone(),
         canary: false,
-        live: true,
+        previous: None,
+        standing: JudgedStanding::Live,
         healthy: Some(true),
         judged_at: at(300),
     };
@@ -91,4 +93,100 @@ fn the_newest_stable_version_comes_back_unless_it_is_the_same() {
     assert_eq!(text, "x - rolling back to job version 1");
     let same = record(4, false, "good");
     assert_eq!(history.rollback(&same, "x").0, None);
+}
+
+fn canary(n: u128, group: &GroupName, standing: JudgedStanding, healthy: Option<bool>) -> Judged {
+    Judged {
+        id: AllocId::new(uuid::Uuid::from_u128(n)),
+        group: group.clone(),
+        canary: true,
+        previous: None,
+        standing,
+        healthy,
+        judged_at: Timestamp::default(),
+    }
+}
+
+#[test]
+fn canaries_that_are_not_there_any_more_are_not_accepted() {
+    let record = record(0, false, "");
+    let group = record.job.groups[0].name.clone();
+    let mut deployment = running(&record);
+    let deployed = deployment.groups.get_mut(&group).unwrap();
+    (deployed.desired_canaries, deployed.auto_promote) = (2, true);
+    let gone = canary(1, &group, JudgedStanding::Stopped, Some(true));
+    let healthy = canary(2, &group, JudgedStanding::Live, Some(true));
+    let pending = canary(3, &group, JudgedStanding::Live, None);
+    let mut all = vec![gone, healthy, pending];
+    let now = Timestamp::from_nanos(1);
+    observe(&mut deployment, &all, now);
+    assert!(deployment.groups[&group].awaits_promotion());
+    let refused = DeploymentAsk::Promote(None).apply(&mut deployment, &all, now).unwrap_err();
+    assert!(matches!(refused, DeploymentError::Unhealthy { healthy: 1, wanted: 2, .. }));
+    all[2].healthy = Some(true);
+    observe(&mut deployment, &all, now);
+    assert!(deployment.groups[&group].promoted);
+}
+
+#[test]
+fn only_a_canary_that_follows_no_failure_has_the_whole_time() {
+    let record = record(0, false, "");
+    let group = record.job.groups[0].name.clone();
+    let mut deployment = running(&record);
+    deployment.groups.get_mut(&group).unwrap().desired_canaries = 1;
+    let at = |secs: u64| Timestamp::from_nanos(secs * 1_000_000_000);
+    let mut place = |n: u128, canary, follows, secs| {
+        let id = AllocId::new(uuid::Uuid::from_u128(n));
+        let entrant = Entrant { id, canary, follows };
+        enter(&mut deployment, &group, entrant, at(secs)).unwrap();
+        deployment.groups[&group].require_progress_by
+    };
+    assert_eq!(place(1, true, false, 100), Some(at(700)));
+    assert_eq!(place(2, true, true, 200), Some(at(700)), "the one before it failed");
+    assert_eq!(place(3, true, false, 300), Some(at(900)));
+    assert_eq!(place(4, false, false, 400), Some(at(900)), "no canary");
+    deployment.groups.get_mut(&group).unwrap().promoted = true;
+    let entrant =
+        Entrant { id: AllocId::new(uuid::Uuid::from_u128(5)), canary: true, follows: false };
+    enter(&mut deployment, &group, entrant, at(500)).unwrap();
+    assert_eq!(deployment.groups[&group].require_progress_by, Some(at(900)));
+}
+
+#[test]
+fn no_time_runs_for_a_canary_that_somebody_ended_until_its_replacement_is_placed() {
+    let record = record(0, false, "");
+    let group = record.job.groups[0].name.clone();
+    let mut deployment = running(&record);
+    let deployed = deployment.groups.get_mut(&group).unwrap();
+    deployed.desired_canaries = 2;
+    deployed.require_progress_by = Some(Timestamp::from_nanos(5));
+    let by = deployed.require_progress_by;
+    let healthy = || canary(1, &group, JudgedStanding::Live, Some(true));
+    let one = |standing| vec![healthy(), canary(2, &group, standing, None)];
+    assert_eq!(deadline(&deployment, &[healthy()]), by, "the second was never placed");
+    deployment.groups.get_mut(&group).unwrap().canaries =
+        [1, 2].map(|n| AllocId::new(uuid::Uuid::from_u128(n))).to_vec();
+    for (standing, expected) in [
+        (JudgedStanding::Live, by),
+        (JudgedStanding::Over, by),
+        (JudgedStanding::Followed, by),
+        (JudgedStanding::Stopped, None),
+    ] {
+        assert_eq!(deadline(&deployment, &one(standing)), expected, "{standing:?}");
+    }
+    assert_eq!(deadline(&deployment, &[healthy()]), None, "it was collected");
+    // The one that follows is the one that counts.
+    let mut followed = one(JudgedStanding::Followed);
+    let id = followed[1].id;
+    let next = canary(3, &group, JudgedStanding::Stopped, None);
+    followed.push(Judged { previous: Some(id), ..next });
+    assert_eq!(deadline(&deployment, &followed), None);
+    followed[2].standing = JudgedStanding::Live;
+    assert_eq!(deadline(&deployment, &followed), by);
+}
+
+#[test]
+fn a_canary_of_a_deployment_that_is_not_kept_any_more_was_never_accepted() {
+    let group = record(0, false, "").job.groups[0].name.clone();
+    assert!(History::default().awaits_promotion("d", &group));
 }

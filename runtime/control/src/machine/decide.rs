@@ -5,6 +5,7 @@
 //! does.
 
 use std::borrow::Cow;
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use super::Machine;
@@ -12,6 +13,7 @@ use super::alarms::Alarm;
 use super::rollout::{Rollout, earlier_version, repeats, set_stable};
 use super::types::{Change, JobAction, World};
 use crate::SubmitError;
+use crate::admission::Tried;
 use crate::deployments::{DeploymentError, History};
 use crate::proposal::{
     Placed, Proposal, may_register, name_tried, next_version, numbered, place, same, shut,
@@ -64,7 +66,7 @@ impl Machine {
         let (placed, soon) = placed.map_err(|refusal| SubmitError::Refused(Box::new(refusal)))?;
         blocked.extend(soon);
         if !blocked.is_empty() {
-            name_tried(&mut blocked, &proposal.tried(job, &placed));
+            name_tried(&mut blocked, &Tried::new(&proposal.tried(job, &placed)));
         }
         rollout.complete(&proposal, &blocked, &mut record);
         let record = entering.record(record, tables, &mut change);
@@ -255,7 +257,7 @@ impl Entering {
             let index = self.index(tables);
             let new = match reason {
                 None => {
-                    let deployment = rollout.take_over(&old.group, old.id, false, self.now);
+                    let deployment = rollout.take_over(old, false, self.now);
                     let new = updated_copy(old, record, index);
                     match deployment {
                         None => new,
@@ -276,6 +278,7 @@ impl Entering {
         tables: &mut Tables,
         change: &mut Change,
     ) {
+        let copied: BTreeSet<AllocId> = change.copies.iter().map(|(new, _)| new.id).collect();
         for id in tables.ids_of(job) {
             let Some(old) = tables.alloc(id).map(|entry| Arc::clone(&entry.allocation)) else {
                 continue;
@@ -283,8 +286,7 @@ impl Entering {
             let runs = old.desired == DesiredStatus::Run;
             let canary = old.deployment.as_ref().filter(|of| of.canary && runs);
             let accepted = canary.filter(|of| history.promoted(&of.id, &old.group));
-            let copied = change.copies.iter().any(|(new, _)| new.id == id);
-            let Some(of) = accepted.filter(|_| !copied) else { continue };
+            let Some(of) = accepted.filter(|_| !copied.contains(&id)) else { continue };
             let deployment = Some(AllocDeployment { canary: false, ..of.clone() });
             let modify_index = self.index(tables);
             let new = Allocation { deployment, modify_index, ..(*old).clone() };

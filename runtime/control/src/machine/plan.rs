@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::types::World;
-use crate::admission::DevicePlan;
+use crate::admission::{DevicePlan, Tried};
 use crate::proposal::{Proposal, name_tried, next_version, same, shut, unfit};
 use crate::tables::Tables;
 use crate::views::{JobOptions, Plan};
@@ -48,6 +48,7 @@ impl Tables {
             None => unfit(world, &self.holds, &self.admission, &record, &proposal, explain),
         };
         let tried = proposal.tried(&job.id, &[]);
+        let tried = Tried::new(&tried);
         name_tried(&mut plan.waiting, &tried);
         devices.name(&tried);
         if devices.left_out > 0 {

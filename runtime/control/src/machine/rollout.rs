@@ -9,12 +9,15 @@ use std::sync::Arc;
 
 use super::types::{Change, HistoryChange, JobAction, World};
 use crate::SubmitError;
-use crate::deployments::{self, DeploymentAsk, DeploymentError, History, Judged};
+use crate::deployments::{
+    self, DeploymentAsk, DeploymentError, Entrant, History, Judged, JudgedStanding,
+};
 use crate::proposal::{Proposal, next_version};
+use crate::reconcile::reason;
 use crate::tables::{AllocEntry, Tables};
 use crate::views::{BlockedPlacement, RegisterOptions};
-use ostler_model::alloc::{AllocDeployment, Allocation, DesiredStatus};
-use ostler_model::ids::{AllocId, GroupName, JobId};
+use ostler_model::alloc::{AllocDeployment, Allocation, ClientStatus, DesiredStatus};
+use ostler_model::ids::JobId;
 use ostler_model::job::Job;
 use ostler_model::rollout::Deployment;
 use ostler_model::saved::{JobOrigin, JobRecord};
@@ -136,14 +139,13 @@ impl Rollout {
         if self.version != Some(alloc.job_version) {
             return None;
         }
-        self.take_over(&alloc.group, alloc.id, canary, alloc.created_at)
+        self.take_over(alloc, canary, alloc.created_at)
     }
 
     /// The same of one that runs on with the new version.
     pub(super) fn take_over(
         &mut self,
-        group: &GroupName,
-        alloc: AllocId,
+        alloc: &Allocation,
         canary: bool,
         now: Timestamp,
     ) -> Option<AllocDeployment> {
@@ -152,7 +154,19 @@ impl Rollout {
         if newest.version != version || !newest.phase.is_active() {
             return None;
         }
-        deployments::enter(self.now.newest()?, group, alloc, canary, now)
+        let follows = !alloc.reschedules.is_empty();
+        let entrant = Entrant { id: alloc.id, canary, follows };
+        let entered = deployments::enter(self.now.newest()?, &alloc.group, entrant, now)?;
+        self.judged.push(Judged {
+            id: alloc.id,
+            group: alloc.group.clone(),
+            canary,
+            previous: alloc.previous,
+            standing: JudgedStanding::Live,
+            healthy: None,
+            judged_at: Timestamp::default(),
+        });
+        Some(entered)
     }
 
     /// When the deployment fails if nothing becomes healthy.
@@ -200,9 +214,21 @@ fn judgement(entry: &AllocEntry) -> Judged {
         id: alloc.id,
         group: alloc.group.clone(),
         canary: alloc.deployment.as_ref().is_some_and(|of| of.canary),
-        live: alloc.desired == DesiredStatus::Run && !entry.client_status().terminal(),
+        previous: alloc.previous,
+        standing: standing(alloc, entry.client_status()),
         healthy: verdict.map(|verdict| verdict.healthy),
         judged_at: verdict.map(|verdict| verdict.at).unwrap_or_default(),
+    }
+}
+
+fn standing(alloc: &Allocation, status: ClientStatus) -> JudgedStanding {
+    let followed =
+        status == ClientStatus::Failed && alloc.desired_description == reason::RESCHEDULED;
+    match alloc.desired {
+        DesiredStatus::Run if status.terminal() => JudgedStanding::Over,
+        DesiredStatus::Run => JudgedStanding::Live,
+        _ if followed => JudgedStanding::Followed,
+        _ => JudgedStanding::Stopped,
     }
 }
 

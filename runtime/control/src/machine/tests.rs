@@ -11,6 +11,7 @@ mod assigned;
 mod changes;
 mod collecting;
 mod deploying;
+mod large;
 mod leaving;
 mod lower_count;
 mod many;
@@ -19,6 +20,7 @@ mod overtaking;
 mod planning;
 mod purging;
 mod random;
+mod replaced_canaries;
 mod rescheduling;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -92,6 +94,8 @@ pub(super) struct Play {
     pub(super) writes: u32,
     pub(super) killed: u32,
     pub(super) no_owner: BTreeSet<AllocId>,
+    /// What is restored of allocations, which their owners say before anything else.
+    restored: BTreeMap<AllocId, (bool, AllocReport)>,
 }
 
 pub(super) fn task(name: &str) -> Task {
@@ -150,6 +154,7 @@ impl Play {
             writes: 0,
             killed: 0,
             no_owner: BTreeSet::new(),
+            restored: BTreeMap::new(),
         };
         play.ask(Ask::Ready(None));
         play
@@ -193,9 +198,13 @@ impl Play {
                     let result = match self.no_owner.contains(&id) {
                         true => Err("no owner".to_owned()),
                         false => {
-                            let new =
-                                FakeOwner { newest: alloc, told: 0, hurried: false, ended: false };
+                            let restored = self.restored.remove(&id);
+                            let ended = restored.as_ref().is_some_and(|(ended, _)| *ended);
+                            let new = FakeOwner { newest: alloc, told: 0, hurried: false, ended };
                             assert!(self.owners.insert(id, new).is_none(), "two owners");
+                            let said = restored
+                                .map(|(_, report)| ControlEvent::Reported { alloc: id, report });
+                            events.extend(said);
                             Ok(())
                         }
                     };
@@ -415,14 +424,9 @@ impl Play {
         self.hanging.clear();
         let tables = Tables::new(recorded, self.now(), Holds::default());
         self.machine = Machine::new(tables);
+        self.restored =
+            known.into_iter().map(|(id, (_, ended, said))| (id, (ended, said))).collect();
         self.ask(Ask::Restore(Box::new(restored)));
-        for alloc in &allocs {
-            let (_, ended, report) = known[&alloc.id].clone();
-            if let Some(owner) = self.owners.get_mut(&alloc.id) {
-                owner.ended = ended;
-                self.feed(ControlEvent::Reported { alloc: alloc.id, report });
-            }
-        }
         self.ask(Ask::Ready(None));
         self.pass(SECOND);
     }

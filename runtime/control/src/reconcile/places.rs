@@ -5,7 +5,8 @@
 //!   deployed step by step:
 //!     open       ─► empty places are filled; of those that differ so many are replaced as are missing
 //!                   to max_parallel: none while a new one is unhealthy
-//!     canaries   ─► so many of the new version beside the old ones; nothing else of it
+//!     canaries   ─► so many of the new version beside the old ones; nothing else of it. Accepted ones have
+//!                   the places that they are beside: what is in these of the older version is stopped
 //!     held       ─► nothing of the new version (paused, failed)
 //!   while it is not open, what fails of the older version gets successors of that version, also in
 //!   places that only the older version has: a lower count counts when the new version is accepted
@@ -147,6 +148,8 @@ struct Group<'w, 'e, 'a> {
 struct Counted<'e, 'a> {
     /// To be replaced, if the policy allows.
     differ: Vec<(u32, &'e Existing<'a>, Option<AllocId>)>,
+    /// In these nothing runs that is to go on: a canary may be accepted for them too.
+    vacant: Vec<u32>,
     /// New, and neither healthy nor unhealthy yet.
     outstanding: u32,
     unhealthy: bool,
@@ -168,7 +171,7 @@ impl<'e, 'a> Group<'_, 'e, 'a> {
         let short = u32::from(planted("last-place-empty"));
         for index in 0..self.group.count.saturating_sub(short) {
             let mut allocs = places.remove(&(&self.group.name, index)).unwrap_or_default();
-            allocs.sort_by_key(|alloc| alloc.age());
+            allocs.sort_by_key(|alloc| alloc.rank(self.wanted));
             there.push((index, allocs));
         }
         let gate = self.gate(&there);
@@ -219,7 +222,7 @@ impl<'e, 'a> Group<'_, 'e, 'a> {
         let mut beyond = Vec::new();
         for index in self.group.count..count {
             let mut allocs = places.remove(&(group, index)).unwrap_or_default();
-            allocs.sort_by_key(|alloc| alloc.age());
+            allocs.sort_by_key(|alloc| alloc.rank(self.wanted));
             beyond.push((index, allocs));
         }
         beyond
@@ -234,7 +237,9 @@ impl<'e, 'a> Group<'_, 'e, 'a> {
         todo: &mut Todo,
         counted: &mut Counted<'e, 'a>,
     ) {
-        let current = current(self.wanted, there).filter(|alloc| self.is_before(alloc));
+        let older: Vec<&Existing<'a>> =
+            there.iter().copied().filter(|alloc| self.is_before(alloc)).collect();
+        let current = current(self.wanted, &older);
         for alloc in there.iter().filter(|alloc| current.is_none_or(|kept| kept.id != alloc.id)) {
             todo.actions.end(alloc, reason::NOT_NEEDED);
         }
@@ -243,9 +248,8 @@ impl<'e, 'a> Group<'_, 'e, 'a> {
             Some(alloc) if alloc.status.terminal() => self.follow(alloc, false, todo),
             Some(alloc) => self.leave(alloc, todo),
             None => {
-                let last = there.last().copied().filter(|alloc| self.is_before(alloc));
-                if last.is_some() {
-                    self.fill(index, last, gate, todo, counted);
+                if let Some(last) = older.last() {
+                    self.fill(index, Some(last), gate, todo, counted);
                 }
             }
         }
@@ -294,6 +298,7 @@ impl<'e, 'a> Group<'_, 'e, 'a> {
         let Some(current) = current else {
             counted.unfinished |= ended;
             if !ended {
+                counted.vacant.push(index);
                 self.fill(index, there.last().copied(), gate, todo, counted);
             }
             return;
@@ -311,6 +316,7 @@ impl<'e, 'a> Group<'_, 'e, 'a> {
             todo.actions.places.push(self.placement(index, last, false, How::default()));
         } else if current.status.terminal() {
             counted.unfinished = true;
+            counted.vacant.push(index);
             self.follow(current, false, todo);
         } else if is_destructive(current.job, wanted.job, &self.group.name) {
             counted.differ.push((index, current, last));
@@ -356,8 +362,7 @@ impl<'e, 'a> Group<'_, 'e, 'a> {
     /// was taken back, and the stop is on record. None where somebody emptied it.
     fn attempts_after(&self, last: &Existing<'a>) -> Vec<RescheduleEvent> {
         let policy = last.job.group(last.group).map(|group| group.reschedule);
-        let failed = last.followed && last.status == ClientStatus::Failed;
-        let Some(policy) = policy.filter(|_| failed) else { return Vec::new() };
+        let Some(policy) = policy.filter(|_| last.is_followed()) else { return Vec::new() };
         let due = reschedule::due(policy, last.before, last.ended_at);
         let delay = due.map_or(policy.delay, |(_, delay)| delay);
         reschedule::followed(policy, last.before, last.id, self.wanted.now, delay)
@@ -426,6 +431,18 @@ impl<'e, 'a> Group<'_, 'e, 'a> {
         todo.actions.places.push(self.placement(alloc.index, Some(alloc.id), false, how));
     }
 
+    /// Canaries that failed and whose successors never came to be, newest first: they are to come still.
+    fn unfollowed(&self) -> Vec<&'e Existing<'a>> {
+        let follows = |of: &Existing<'_>, one: &Existing<'_>| {
+            one.before.last().is_some_and(|event| event.previous == of.id)
+        };
+        let failed = self.canaries.iter().copied().filter(|alloc| alloc.is_followed());
+        let mut all: Vec<_> =
+            failed.filter(|of| !self.canaries.iter().any(|one| follows(of, one))).collect();
+        all.sort_by_key(|alloc| std::cmp::Reverse(alloc.rank(self.wanted)));
+        all
+    }
+
     /// Canaries beside what they may replace; more of them where that is what comes next.
     fn beside(&self, counted: &Counted<'e, 'a>, more: bool, todo: &mut Todo) {
         let (mut there, mut taken) = (0_u32, BTreeSet::new());
@@ -447,12 +464,21 @@ impl<'e, 'a> Group<'_, 'e, 'a> {
             Some(group) => group.desired_canaries,
             None => self.policy.map_or(0, |policy| policy.canary),
         };
+        let mut missing = usize::try_from(wanted.saturating_sub(there)).unwrap_or(usize::MAX);
+        for alloc in self.unfollowed() {
+            if missing == 0 || !taken.insert(alloc.index) {
+                continue;
+            }
+            missing = missing.saturating_sub(1);
+            let reschedules = self.attempts_after(alloc);
+            let how = How { reschedules, canary: true, like: None };
+            todo.actions.places.push(self.placement(alloc.index, Some(alloc.id), false, how));
+        }
         let differ = counted.differ.iter().map(|(index, ..)| *index);
-        // More than there are to be replaced: beyond the last place.
+        // More than there are to be replaced or filled: beyond the last place.
         let beyond = (0..u32::MAX).map(|more| self.group.count.saturating_add(more));
-        let free = differ.chain(beyond).filter(|index| !taken.contains(index));
-        let missing = usize::try_from(wanted.saturating_sub(there)).unwrap_or(usize::MAX);
-        for index in free.take(missing) {
+        let free = differ.chain(counted.vacant.iter().copied()).chain(beyond);
+        for index in free.filter(|index| !taken.contains(index)).take(missing) {
             let how = How { canary: true, ..How::default() };
             todo.actions.places.push(self.placement(index, None, false, how));
         }
@@ -500,7 +526,7 @@ impl<'e, 'a> Group<'_, 'e, 'a> {
     }
 }
 
-/// The allocation that has the place.
+/// The allocation that has the place. `there`: by their ranks.
 fn current<'e, 'a>(wanted: &WantedJob<'_>, there: &[&'e Existing<'a>]) -> Option<&'e Existing<'a>> {
     let newest = |of: &dyn Fn(&Existing<'_>) -> bool| {
         there.iter().rev().find(|a| !a.stopping && of(a)).copied()

@@ -16,6 +16,7 @@ use ostler_model::job::{
 };
 use ostler_model::placement::ScalingPolicy;
 use ostler_model::resources::{CoreRequest, DeviceRequest, NumaAffinity};
+use ostler_model::rollout::{DeployedGroup, DeploymentPhase, UpdatePolicy};
 use ostler_model::saved::{EndedPlace, JobOrigin, JobRecord};
 use ostler_model::template::{ChangeMode, TaskTemplate, TemplateSource};
 use ostler_model::time::Timestamp;
@@ -224,6 +225,47 @@ fn a_successor_that_was_taken_back_uses_up_its_attempt_and_a_place_that_was_empt
     };
     assert_eq!(attempts(true), [id(1)]);
     assert_eq!(attempts(false), []);
+}
+
+#[test]
+fn a_canary_that_failed_has_its_attempts_on_record_though_its_successor_never_came_to_be() {
+    let mut job = job(&[("a", 1)]);
+    job.groups[0].update = Some(UpdatePolicy { canary: 1, ..UpdatePolicy::default() });
+    job.groups[0].reschedule = ReschedulePolicy { unlimited: true, ..ReschedulePolicy::NEVER };
+    let group = DeployedGroup { desired_canaries: 1, ..DeployedGroup::default() };
+    let deployment = Deployment {
+        id: "d".into(),
+        version: 1,
+        job_create_index: 10,
+        job_modify_index: 10,
+        phase: DeploymentPhase::Running,
+        description: String::new(),
+        groups: BTreeMap::from([(name("a"), group)]),
+        create_index: 0,
+        modify_index: 0,
+    };
+    let wanted = WantedJob { deployment: Some(&deployment), ..wanted(&job, 1) };
+    let mut old = job.clone();
+    old.groups[0].tasks[0].env.insert("A".into(), "1".into());
+    let running = Alloc::running(1, "a", 0, 0);
+    let failed =
+        Alloc { stopping: true, status: ClientStatus::Failed, ..Alloc::running(2, "a", 0, 1) };
+    // Somebody stopped it, or a successor was to follow it.
+    for (followed, expected) in [(false, None), (true, Some(id(2)))] {
+        let canary = failed.existing(&job);
+        let canary = Existing { followed, canary: true, deployed: true, ..canary };
+        let actions = reconcile(&wanted, &[running.existing(&old), canary]).actions;
+        let placed = actions.into_iter().filter_map(|action| match action {
+            PlaceAction::Place { previous, how, .. } => Some((previous, how)),
+            _ => None,
+        });
+        let placed: Vec<_> = placed.collect();
+        let [(previous, how)] = &placed[..] else { panic!("{placed:?}") };
+        assert!(how.canary);
+        assert_eq!(*previous, expected);
+        let before: Vec<_> = how.reschedules.iter().map(|event| event.previous).collect();
+        assert_eq!(before, Vec::from_iter(expected));
+    }
 }
 
 #[test]
@@ -449,9 +491,11 @@ fn reference(
     if wanted.stopped || !exists {
         return [0, 0, live];
     }
-    // One of a later version counts where there is no other.
+    // One of a later version counts where there is no other. Of the others the later version counts first.
+    let order = |alloc: &&&Alloc| (alloc.version, alloc.id);
     let taken_back = |alloc: &&&Alloc| alloc.version > wanted.version;
-    let Some(newest) = running.iter().max_by_key(|alloc| (!taken_back(alloc), alloc.id)) else {
+    let kept = running.iter().filter(|alloc| !taken_back(alloc)).max_by_key(order);
+    let Some(newest) = kept.or_else(|| running.iter().max_by_key(|alloc| alloc.id)) else {
         return [1, 0, 0];
     };
     let newest_lives = usize::from(!newest.status.terminal());
@@ -487,8 +531,9 @@ proptest! {
             let (at, kind) = match action {
                 PlaceAction::Place { group, index, previous, .. } => {
                     let there = allocs.iter().filter(|a| a.group == *group && a.index == *index);
-                    let newest = there.map(|alloc| id(alloc.id)).max();
-                    prop_assert_eq!(*previous, newest, "it waits for all that had its place");
+                    let newest = there.max_by_key(|alloc| (alloc.version.min(version), alloc.id));
+                    let newest = newest.map(|alloc| id(alloc.id));
+                    prop_assert_eq!(*previous, newest, "it comes after all that had its place");
                     ((group.to_string(), *index), 0)
                 }
                 PlaceAction::Update(alloc) | PlaceAction::Stop { alloc, .. } | PlaceAction::Ignore(alloc) => {

@@ -19,16 +19,15 @@ fn was_purged(alloc: &Allocation, present: &JobRecord) -> bool {
 impl Tables {
     /// Allocations that are over and that nobody waits for, oldest first. Those of which servers have not heard
     /// yet are none: what became of them would be lost, and servers would have them run again. Nor are those
-    /// that failed of a job that is to be looked at: they may get a successor. Nor are canaries that failed while
-    /// their deployment goes on: it would begin others in their place.
+    /// that failed of a job that is to be looked at: they may get a successor. Nor are canaries that nobody
+    /// stopped while their deployment goes on: it would begin others in their place.
     pub(crate) fn garbage(&self, looked_at: &BTreeSet<JobId>) -> Vec<GcCandidate> {
         let waited = self.waited_for();
         let undecided = |entry: &AllocEntry| {
             let alloc = &entry.allocation;
             let failed = entry.client_status() == ClientStatus::Failed;
-            failed
-                && alloc.desired == DesiredStatus::Run
-                && (looked_at.contains(&alloc.job.id) || self.is_tried(alloc))
+            alloc.desired == DesiredStatus::Run
+                && (failed && looked_at.contains(&alloc.job.id) || self.is_tried(alloc))
         };
         let may_go = |entry: &AllocEntry| entry.ended && !entry.is_owed() && !undecided(entry);
         let ended = self.allocs.iter().filter(|(id, entry)| may_go(entry) && !waited.contains(*id));

@@ -14,6 +14,7 @@ use std::sync::Arc;
 use super::{AllocEntry, Tables};
 use crate::ended::{block_of, indexes_of};
 use crate::machine::Write;
+use crate::reconcile::{VersionAt, rank};
 use ostler_model::alloc::DesiredStatus;
 use ostler_model::ids::{AllocId, GroupName};
 use ostler_model::saved::{EndedPlace, EndedPlaces, JobRecord};
@@ -59,6 +60,11 @@ impl Tables {
             return None;
         }
         let block = block_of(entry.allocation.index);
+        let present = VersionAt::from(&*record);
+        let came = |entry: &AllocEntry| {
+            let alloc = &*entry.allocation;
+            (rank(alloc.into(), present), alloc.id)
+        };
         let mut newest: BTreeMap<u32, &AllocEntry> = BTreeMap::new();
         for entry in self.allocs_at(&job, indexes_of(block)) {
             let alloc = &entry.allocation;
@@ -69,7 +75,7 @@ impl Tables {
             let stays = stays && !self.is_canary(alloc);
             if here && stays && alloc.desired == DesiredStatus::Run && entry.registered() {
                 let known = newest.entry(alloc.index).or_insert(entry);
-                if known.age() < entry.age() {
+                if came(known) < came(entry) {
                     *known = entry;
                 }
             }

@@ -76,7 +76,7 @@ impl Play {
 }
 
 /// A service of three whose first version is stable.
-fn three(update: UpdatePolicy) -> (Play, Job) {
+pub(super) fn three(update: UpdatePolicy) -> (Play, Job) {
     let mut play = Play::new();
     let first = service("a", 3, update);
     play.register(&first);

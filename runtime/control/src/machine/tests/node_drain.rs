@@ -7,12 +7,12 @@ use crate::views::JobOptions;
 use ostler_model::job::JobKind;
 use ostler_model::scheduling::NodeEventKind;
 
-fn drain(deadline: Option<Duration>, ignore_system: bool) -> NodeAsk {
+pub(super) fn drain(deadline: Option<Duration>, ignore_system: bool) -> NodeAsk {
     NodeAsk::Drain(DrainAsk { deadline, ignore_system })
 }
 
 impl Play {
-    fn schedule(&mut self, asked: NodeAsk) -> Result<u64, NodeAskError> {
+    pub(super) fn schedule(&mut self, asked: NodeAsk) -> Result<u64, NodeAskError> {
         let request = self.ask(Ask::Schedule(asked));
         match self.answers.remove(&request) {
             Some(Answer::Scheduled(result)) => result,
@@ -29,7 +29,7 @@ impl Play {
         self.machine.tables().scheduling().events.iter().map(|event| event.kind).collect()
     }
 
-    fn draining(&self) -> bool {
+    pub(super) fn draining(&self) -> bool {
         self.machine.tables().scheduling().drain.is_some()
     }
 }

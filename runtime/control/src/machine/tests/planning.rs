@@ -19,7 +19,8 @@ impl Play {
             rng: &self.rng,
             port_in_use: &|_| false,
         };
-        self.machine.tables().plan(&world, job, JobOptions::default())
+        // Planned with a copy, as the node does.
+        self.machine.tables().about(&job.id).plan(&world, job, JobOptions::default())
     }
 
     /// The place of each allocation that failed and is to run.
@@ -150,7 +151,9 @@ fn registered_as_planned(play: &mut Play, job: &Job) -> (Vec<AllocId>, GroupPlan
         let here = tables.allocs().map(|entry| &entry.allocation);
         let here = here.filter(|alloc| alloc.index == index && !canaries.contains(&alloc.id));
         let here = here.filter(|alloc| !change.placed.iter().any(|placed| placed.id == alloc.id));
-        here.max_by_key(|alloc| (alloc.create_index, alloc.id)).is_some_and(|alloc| alloc.id == id)
+        // Of a later version before one of an earlier one that was placed after it.
+        let newest = here.max_by_key(|alloc| (alloc.job_version, alloc.create_index, alloc.id));
+        newest.is_some_and(|alloc| alloc.id == id)
     };
     let stays = failed.iter().filter(|(index, id)| {
         let stopped = change.stopped().contains(id);
