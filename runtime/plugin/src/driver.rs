@@ -168,9 +168,12 @@ impl DriverPlugin {
     pub async fn start(
         &self,
         context: Arc<TaskContext>,
-        config: TaskConfig,
+        mut config: TaskConfig,
     ) -> Result<Started, PluginCallError> {
         let _turn = self.caller.start_turn(&context.job_id).await;
+        if let Some(texts) = self.task_schema.with_texts(&config.config) {
+            config.config = texts;
+        }
         let ask = self.caller.ask_to_start(&context, &config.config)?;
         let context = Arc::new(TaskContext {
             user: config.user.clone(),

@@ -22,6 +22,23 @@ use ostler_model::limits::{
 use ostler_model::ports::Diagnostic;
 use ostler_model::shown::shown;
 
+/// Places of numbers and truth values of which the schema says that they are texts.
+fn meant_as_texts(error: &ValidationError<'_>, places: &mut Vec<String>) {
+    use jsonschema::JsonType;
+    use jsonschema::error::TypeKind;
+    match error.kind() {
+        ValidationErrorKind::Type { kind: TypeKind::Single(JsonType::String) } => {
+            places.push(error.instance_path().as_str().to_owned());
+        }
+        ValidationErrorKind::OneOfNotValid { context } | ValidationErrorKind::AnyOf { context } => {
+            // As deep as the schema, which is bounded.
+            let meant = meant_form(error, context).into_iter().flatten();
+            meant.for_each(|error| meant_as_texts(error, places));
+        }
+        _ => {}
+    }
+}
+
 /// A compiled schema.
 pub struct ConfigSchema {
     validator: jsonschema::Validator,
@@ -75,6 +92,27 @@ impl ConfigSchema {
             |schema: &Value| schema.get("x-ostler-fetched").is_some_and(|marked| *marked == true);
         let keys = keys.into_iter().flatten().filter(|(_, schema)| marked(schema));
         keys.map(|(key, _)| key.clone()).take(ANSWER_DIAGNOSTICS_MAX).collect()
+    }
+
+    /// The configuration with texts in place of the numbers and truth values that stand where the schema has texts,
+    /// as job files are read elsewhere: `args = ["-p", var.port]`. `None`: there are none.
+    #[must_use]
+    pub fn with_texts(&self, config: &JsonObject) -> Option<JsonObject> {
+        let mut value = Value::Object(config.map().clone());
+        let mut places = Vec::new();
+        self.validator.iter_errors(&value).for_each(|error| meant_as_texts(&error, &mut places));
+        let mut changed = false;
+        for place in places {
+            let Some(at) = value.pointer_mut(&place) else { continue };
+            if let Value::Number(_) | Value::Bool(_) = at {
+                *at = Value::String(at.to_string());
+                changed = true;
+            }
+        }
+        match value {
+            Value::Object(map) if changed => Some(JsonObject::from(map)),
+            _ => None,
+        }
     }
 
     /// Everything wrong with a configuration; empty when it fits.
@@ -263,6 +301,35 @@ mod tests {
         assert!(text.contains("args.1: "), "{text}");
         assert!(text.contains("comand: \"comand\" is unknown; did you mean command?"), "{text}");
         assert!(text.contains("command is missing"), "{text}");
+    }
+
+    #[test]
+    fn numbers_and_truth_values_are_texts_where_the_schema_has_texts() {
+        let texts = json!({"type": "array", "items": {"type": "string"}});
+        let schema = json!({
+            "type": "object",
+            "properties": {
+                "command": {"type": "string"},
+                "args": texts,
+                "count": {"type": "integer"},
+                "either": {"oneOf": [{"type": "integer"}, texts]}
+            }
+        });
+        let schema = ConfigSchema::new("task schema", &schema.to_string()).unwrap();
+        let given = json!({
+            "command": 7, "args": ["-p", 8080, true, 1.5], "count": 3, "either": [1, "b"]
+        });
+        let texts = schema.with_texts(&object(given)).unwrap();
+        let expected = json!({
+            "command": "7", "args": ["-p", "8080", "true", "1.5"], "count": 3, "either": ["1", "b"]
+        });
+        assert_eq!(texts, object(expected));
+        assert!(schema.check(&texts).is_empty());
+        assert_eq!(schema.with_texts(&texts), None);
+        for other in [json!({"args": [null]}), json!({"args": [["a"]]}), json!({"count": "3"})] {
+            assert_eq!(schema.with_texts(&object(other.clone())), None, "{other}");
+            assert!(!schema.check(&object(other)).is_empty());
+        }
     }
 
     #[test]

@@ -12,6 +12,7 @@ use super::reschedule::{self, RescheduleKeys};
 use super::restart::{self, RestartKeys};
 use super::service::{self, ServiceKeys};
 use super::task::{self, TaskKeys};
+use super::update;
 use super::volume::{self, VolumeKeys};
 use crate::Syntax;
 use crate::keys::Bounds::Whole;
@@ -129,6 +130,8 @@ pub(super) fn group(keys: GroupKeys, outer: Outer<'_>, cx: &mut Context<'_>) -> 
     let mut services = service::services(keys.services, scope, cx);
     let update = health::rollout(rules, kind);
     if let Some(update) = &update {
+        let shown = name.as_ref().map_or_else(|| "?".to_owned(), ToString::to_string);
+        update::check_promotion(update, &shown, rules.promotion_at(), cx);
         if update.max_parallel > count && count > 0 && kind == JobKind::Service {
             let key = cx.name("max_parallel", "MaxParallel");
             let most = update.max_parallel;

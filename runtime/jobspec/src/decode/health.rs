@@ -96,6 +96,15 @@ pub(super) struct Rules {
     migrate: Option<Placed>,
     /// How a new version takes over.
     rollout: Option<UpdatePolicy>,
+    /// Where the innermost block says how canaries are promoted.
+    promotion_at: Option<Span>,
+}
+
+impl Rules {
+    /// Where it is said how canaries are promoted.
+    pub(super) const fn promotion_at(&self) -> Option<Span> {
+        self.promotion_at
+    }
 }
 
 /// What both blocks of a job or, with the job's rules in `outer`, a group say.
@@ -121,6 +130,7 @@ pub(super) fn rules(
         let deadline = rules.update.map(|(policy, _)| policy.healthy_deadline);
         let deadline = deadline.map(|time| (time, keys.healthy_deadline.place()));
         rules.rollout = update::within(outer.rollout, &keys, deadline, kind, cx);
+        rules.promotion_at = update::promotion_at(&keys).or(outer.promotion_at);
     }
     if let Some(said) = migrate {
         rules.migrate =

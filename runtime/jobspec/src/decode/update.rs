@@ -54,6 +54,25 @@ pub(super) fn within(
     Some(policy)
 }
 
+/// Where the block says whether canaries are promoted, or how many there are.
+pub(super) fn promotion_at(keys: &UpdateKeys) -> Option<Span> {
+    keys.auto_promote.place().or(keys.canary.place())
+}
+
+/// Report a group that promotes canaries and has none, with what its job says.
+pub(super) fn check_promotion(
+    policy: &UpdatePolicy,
+    group: &str,
+    said_at: Option<Span>,
+    cx: &mut Context<'_>,
+) {
+    if let Some(at) = said_at.filter(|_| policy.auto_promote && policy.canary == 0) {
+        let promotes = cx.name("auto_promote", "AutoPromote");
+        let canary = cx.name("canary", "Canary");
+        cx.error(at, format!("{promotes} promotes canaries, and {canary} of group {group} is 0"));
+    }
+}
+
 fn check(
     policy: &UpdatePolicy,
     keys: &UpdateKeys,
@@ -63,14 +82,6 @@ fn check(
     if let Some(at) = keys.stagger.place().filter(|_| policy.stagger.is_zero()) {
         let key = cx.name("stagger", "Stagger");
         cx.error(at, format!("{key} must be above zero"));
-    }
-    let promote_at = keys.auto_promote.place().or(keys.canary.place());
-    if let Some(at) = promote_at.filter(|_| policy.auto_promote && policy.canary == 0) {
-        let message = cx.name(
-            "auto_promote promotes canaries, and canary is 0",
-            "AutoPromote promotes canaries, and Canary is 0",
-        );
-        cx.error(at, message);
     }
     let Some((healthy, healthy_at)) = healthy_deadline else { return };
     let progress = policy.progress_deadline;

@@ -131,6 +131,11 @@ impl Evaluator<'_> {
     ) -> Option<Vec<Step>> {
         let mut steps = Vec::new();
         for operator in operators {
+            // Each is one call deeper, and each splat makes what it finds one level deeper.
+            if steps.len() >= DEPTH_MAX {
+                let message = format!("too many steps; a path has at most {DEPTH_MAX}");
+                return sink.refuse(self.at(operator.span()), message);
+            }
             steps.push(match operator.value() {
                 TraversalOperator::GetAttr(name) => Step::Member(name.as_str().to_owned()),
                 TraversalOperator::LegacyIndex(index) => {

@@ -58,6 +58,19 @@ fn long_expressions_without_brackets_do_not_overflow_the_stack() {
 }
 
 #[test]
+fn a_path_of_too_many_steps_is_refused_before_it_is_walked() {
+    on_small_stack(|| {
+        for step in [".*", "[*]", "[0]", ".a"] {
+            let text = config(&format!("[1]{}", step.repeat(5_000)));
+            let found = problems(&text);
+            assert!(found[0].contains("too many steps; a path has at most"), "{step}: {found:?}");
+        }
+        let text = format!("locals {{\nl = [1]{}\n}}\n{}", ".*".repeat(5_000), config("local.l"));
+        assert!(problems(&text)[0].contains("too many steps"));
+    });
+}
+
+#[test]
 fn the_deepest_nesting_allowed_is_read() {
     on_small_stack(|| {
         // Job, group, task and config are four levels.

@@ -54,7 +54,10 @@ fn a_service_is_replaced_one_by_one_unless_it_says_otherwise() {
 #[test]
 fn what_contradicts_itself_in_update_is_reported_where_it_stands() {
     for (body, expected) in [
-        ("update { auto_promote = true }", "4:25: auto_promote promotes canaries, and canary is 0"),
+        (
+            "update { auto_promote = true }",
+            "4:25: auto_promote promotes canaries, and canary of group g is 0",
+        ),
         ("update { stagger = \"0s\" }", "4:20: stagger must be above zero"),
         (
             "update { progress_deadline = \"5m\" }",
@@ -78,6 +81,19 @@ fn what_contradicts_itself_in_update_is_reported_where_it_stands() {
     assert!(batch(r#"{"MaxParallel": 0, "MinHealthyTime": 0, "HealthCheck": ""}"#).is_ok());
     let found = batch(r#"{"MaxParallel": 2}"#).unwrap_err().to_string();
     assert!(found.contains("Update is for jobs of type service and system"), "{found}");
+}
+
+#[test]
+fn a_job_may_promote_the_canaries_that_only_its_groups_have() {
+    let promote = "update { auto_promote = true }";
+    let own = update(&good(&both(promote, "update { canary = 1 }"))).unwrap();
+    assert!(own.auto_promote && own.canary == 1);
+    let problem = "2:25: auto_promote promotes canaries, and canary of group g is 0";
+    check(&both(promote, ""), &[problem]);
+    check(
+        &both("update { canary = 1 }", "update {\ncanary = 0\nauto_promote = true\n}"),
+        &["7:16: auto_promote promotes canaries, and canary of group g is 0"],
+    );
 }
 
 #[test]

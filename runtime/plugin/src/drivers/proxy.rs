@@ -116,7 +116,10 @@ impl Driver for DriverProxy {
     }
 
     fn validate(&self, config: &JsonObject) -> Vec<Diagnostic> {
-        self.plugin().task_schema.check(config)
+        let plugin = self.plugin();
+        // As it is given to the driver at the start.
+        let texts = plugin.task_schema.with_texts(config);
+        plugin.task_schema.check(texts.as_ref().unwrap_or(config))
     }
 
     fn start(
