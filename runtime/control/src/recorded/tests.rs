@@ -197,7 +197,7 @@ async fn a_run_of_which_only_the_intent_is_on_record_is_known_by_its_note() {
     }
     // Without a note, an exit says that it ran.
     let mut found = Recorded::read(&state, END_OF_TIME).unwrap();
-    assert_eq!(found.intents(), [id.clone()]);
+    assert_eq!(found.intents(), std::slice::from_ref(&id));
     let identity = ProcessIdentity {
         pid: 7,
         start_ticks: 9,
