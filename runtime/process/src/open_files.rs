@@ -110,7 +110,7 @@ fn inode(path: &Path) -> Option<(u64, u64)> {
 }
 
 #[cfg(test)]
-#[allow(clippy::unwrap_used, reason = "tests")]
+#[allow(clippy::unwrap_used, clippy::disallowed_methods, reason = "tests")]
 mod tests {
     use super::*;
 
