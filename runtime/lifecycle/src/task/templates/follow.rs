@@ -6,7 +6,7 @@
 //!   │                                            splay ◄─────────┘
 //!   └── noop, signal, script ◄── told ◄── the strongest of ──────┴─► restart: the next run renders again
 //! ```
-//! What an earlier agent wrote and did not tell any more ([`super::untold`]) counts as changed in the first
+//! What an earlier agent wrote and did not tell any more (`untold`) counts as changed in the first
 //! look of the next one.
 //! Services and variables tell when they change; files are looked at. A template that cannot be rendered
 //! again leaves its file as it is; that is said once.
