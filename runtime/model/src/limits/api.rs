@@ -128,7 +128,7 @@ pub const API_TLS_WALL_MAX: Duration = Duration::from_secs(5);
 /// Answers from this length on are packed for who takes that, bytes: shorter ones fit one packet anyway.
 pub const API_GZIP_BYTES_MIN: u64 = 1_400;
 /// Answers up to this length are packed where they are answered, bytes: it takes a millisecond or two.
-/// Longer ones are packed on a thread of their own.
+/// Longer ones are packed where requests are computed, or go as they are.
 pub const API_GZIP_INLINE_BYTES_MAX: usize = 64 * KIB as usize;
 /// Beginning of a file of the machine that is told in a bundle, bytes; Nomad's bound.
 pub const HOST_FILE_BYTES_MAX: u64 = 4 * MIB;
