@@ -21,23 +21,34 @@ mod worker;
 mod writes;
 
 use std::path::PathBuf;
+use std::sync::LazyLock;
 
 use rig::Rig;
-use tokio::sync::{Mutex, MutexGuard};
+use tokio::sync::{Mutex, Semaphore, SemaphorePermit};
 
 use crate::support::needs::{Need, skipped};
 
-/// The rig, for one test at a time: each machine takes a processor.
-async fn rig() -> Option<(Rig, MutexGuard<'static, ()>)> {
-    static TURN: Mutex<()> = Mutex::const_new(());
-    let turn = TURN.lock().await;
-    match Rig::assemble().await {
+/// Machines at once: each takes a processor.
+static TURNS: LazyLock<Semaphore> =
+    LazyLock::new(|| Semaphore::new(std::thread::available_parallelism().map_or(1, usize::from)));
+
+/// The rig, for as many tests at once as there are processors.
+async fn rig() -> Option<(Rig, SemaphorePermit<'static>)> {
+    let turn = TURNS.acquire().await.unwrap();
+    match assembled().await {
         Ok(rig) => Some((rig, turn)),
         Err(missing) => {
             skipped(Need::Machine, &missing);
             None
         }
     }
+}
+
+/// One at a time: the first one makes the disks that the others find.
+async fn assembled() -> Result<Rig, String> {
+    static ALONE: Mutex<()> = Mutex::const_new(());
+    let _alone = ALONE.lock().await;
+    Rig::assemble().await
 }
 
 impl Rig {

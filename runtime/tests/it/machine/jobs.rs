@@ -49,6 +49,7 @@ impl Machine {
 
     /// Wait until the only allocation of a job has this status.
     pub async fn alloc_when(&mut self, id: &str, status: &str) -> Value {
+        let last = std::cell::RefCell::new(Value::Null);
         let wait = async {
             loop {
                 let alloc = self.alloc(id).await;
@@ -57,10 +58,15 @@ impl Machine {
                     return alloc;
                 }
                 assert!(["pending", "running"].contains(&now), "{id} is {now}: {alloc:#?}");
+                last.replace(alloc);
             }
         };
         let found = ostler_model::clock::timeout(PATIENCE, wait).await;
-        found.unwrap_or_else(|| panic!("{id} is never {status}"))
+        if let Some(alloc) = found {
+            return alloc;
+        }
+        let log = self.run("tail -n 20 /run/agent.log").await.text;
+        panic!("{id} is never {status}: {:#?}\n{log}", last.into_inner())
     }
 
     /// How many processes of [`sleeper`]s there are, by number.
