@@ -4,6 +4,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
+use std::sync::LazyLock;
 
 /// Crates below `runtime/`. What they may import is in their manifests.
 const CRATES: &[&str] = &[
@@ -123,8 +124,11 @@ fn sources() -> Vec<Source> {
     sources
 }
 
-fn shipped_sources() -> Vec<Source> {
-    sources().into_iter().filter(|source| !is_test(&source.path)).collect()
+/// Read once: they are many.
+fn shipped_sources() -> &'static [Source] {
+    static SHIPPED: LazyLock<Vec<Source>> =
+        LazyLock::new(|| sources().into_iter().filter(|source| !is_test(&source.path)).collect());
+    &SHIPPED
 }
 
 /// Every line of the shipped code that holds one of `needles`, where `allowed` does not allow it.
@@ -496,7 +500,7 @@ fn place(path: &str, order: &[&str]) -> Option<usize> {
 
 fn upward(of: impl Fn(&Source) -> bool, prefix: &str, order: &[&str]) -> Vec<String> {
     let mut wrong = Vec::new();
-    for source in shipped_sources().into_iter().filter(of) {
+    for source in shipped_sources().iter().filter(|source| of(source)) {
         let module = source.module();
         let module = module.strip_prefix(prefix).unwrap_or(&module);
         if module == "lib" {
