@@ -77,6 +77,13 @@ pub struct Judged {
     pub judged_at: Timestamp,
 }
 
+impl Judged {
+    /// Is it to run, not over, and healthy?
+    fn is_live_and_healthy(&self) -> bool {
+        self.standing == JudgedStanding::Live && self.healthy == Some(true)
+    }
+}
+
 /// Whether an allocation of a deployment is to run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum JudgedStanding {
@@ -197,6 +204,7 @@ pub fn observe(deployment: &mut Deployment, allocs: &[Judged], now: Timestamp) -
     if deployment.phase == DeploymentPhase::Paused {
         return None;
     }
+    start_time(deployment, allocs, now);
     if let Some((groups, why)) = failing(deployment, allocs, now) {
         let reverts =
             groups.iter().any(|name| deployment.groups.get(name).is_some_and(|g| g.auto_revert));
@@ -228,7 +236,7 @@ fn count(deployment: &mut Deployment, allocs: &[Judged]) {
         let known: BTreeSet<AllocId> = group.canaries.iter().copied().collect();
         let canaries = of_group().filter(|alloc| alloc.canary && !known.contains(&alloc.id));
         group.canaries.extend(canaries.map(|alloc| alloc.id));
-        if group.progress_deadline.is_zero() {
+        if group.require_progress_by.is_none() {
             continue;
         }
         let last = judged(true).map(|alloc| alloc.judged_at).max();
@@ -242,12 +250,8 @@ fn number(count: usize) -> u32 {
 }
 
 fn healthy_canaries(allocs: &[Judged], group: &GroupName) -> u32 {
-    let healthy = |alloc: &&Judged| {
-        alloc.group == *group
-            && alloc.canary
-            && alloc.standing == JudgedStanding::Live
-            && alloc.healthy == Some(true)
-    };
+    let healthy =
+        |alloc: &&Judged| alloc.group == *group && alloc.canary && alloc.is_live_and_healthy();
     number(allocs.iter().filter(healthy).count())
 }
 
@@ -263,21 +267,48 @@ fn canaries_tried(allocs: &[Judged], group: &GroupName) -> u32 {
     number(canaries().filter(tried).count())
 }
 
+/// Canaries of a group that were placed and follow none before them.
+fn canaries_begun(name: &GroupName, group: &DeployedGroup, allocs: &[Judged]) -> u32 {
+    let follows = |alloc: &&Judged| {
+        let of_group = alloc.group == *name && group.canaries.contains(&alloc.id);
+        of_group && alloc.previous.is_some_and(|id| group.canaries.contains(&id))
+    };
+    number(group.canaries.len()).saturating_sub(number(allocs.iter().filter(follows).count()))
+}
+
 /// Has the group all that it can have for now? What was healthy once and is not there any more does not
 /// count.
 fn is_content(name: &GroupName, group: &DeployedGroup, allocs: &[Judged]) -> bool {
     if group.awaits_promotion() {
         let desired = group.desired_canaries;
-        let all_placed = number(group.canaries.len()) >= desired;
+        let all_placed = canaries_begun(name, group, allocs) >= desired;
         let wanted = if all_placed { canaries_tried(allocs, name).min(desired) } else { desired };
         return healthy_canaries(allocs, name) >= wanted;
     }
-    let healthy = |alloc: &&Judged| {
-        alloc.group == *name
-            && alloc.standing == JudgedStanding::Live
-            && alloc.healthy == Some(true)
-    };
+    let healthy = |alloc: &&Judged| alloc.group == *name && alloc.is_live_and_healthy();
     number(allocs.iter().filter(healthy).count()) >= group.desired_total
+}
+
+/// The time of a group that had all begins when it lacks something.
+fn start_time(deployment: &mut Deployment, allocs: &[Judged], now: Timestamp) {
+    for (name, group) in &mut deployment.groups {
+        let had = group.placed > 0 && group.require_progress_by.is_none();
+        if had && !is_content(name, group, allocs) {
+            group.require_progress_by = deadline_from(group, now);
+        }
+    }
+}
+
+/// No time runs for groups that have all that they can have for now, while the others go on.
+pub fn stop_time(deployment: &mut Deployment, allocs: &[Judged]) {
+    if deployment.phase != DeploymentPhase::Running {
+        return;
+    }
+    for (name, group) in &mut deployment.groups {
+        if group.require_progress_by.is_some() && is_content(name, group, allocs) {
+            group.require_progress_by = None;
+        }
+    }
 }
 
 /// Groups that fail, and why.
@@ -315,7 +346,7 @@ fn promote(deployment: &mut Deployment, groups: Option<&BTreeSet<GroupName>>, no
     for (name, group) in &mut deployment.groups {
         if group.awaits_promotion() && groups.is_none_or(|groups| groups.contains(name)) {
             group.promoted = true;
-            renew(group, now);
+            group.require_progress_by = deadline_from(group, now);
         }
     }
     describe(deployment);
@@ -323,10 +354,14 @@ fn promote(deployment: &mut Deployment, groups: Option<&BTreeSet<GroupName>>, no
 
 /// Its time begins anew.
 fn renew(group: &mut DeployedGroup, now: Timestamp) {
-    let deadline = Some(group.progress_deadline).filter(|deadline: &Duration| !deadline.is_zero());
     if group.require_progress_by.is_some() {
-        group.require_progress_by = deadline.map(|deadline| now.plus(deadline));
+        group.require_progress_by = deadline_from(group, now);
     }
+}
+
+fn deadline_from(group: &DeployedGroup, now: Timestamp) -> Option<Timestamp> {
+    let deadline = Some(group.progress_deadline).filter(|deadline: &Duration| !deadline.is_zero());
+    deadline.map(|deadline| now.plus(deadline))
 }
 
 /// Every group is as it is to be: it has succeeded.

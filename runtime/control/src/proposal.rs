@@ -204,10 +204,15 @@ fn existing<'a>(
         ended_at: entry.ended_at(),
         over: entry.ended,
         before: &alloc.reschedules,
-        canary: of.is_some_and(|of| of.canary && history.awaits_promotion(&of.id, &alloc.group)),
+        canary: of.is_some_and(|of| of.canary && has_no_place(alloc, &of.id, history)),
         deployed: of.is_some_and(|of| deployment.is_some_and(|known| known.id == of.id)),
         healthy: entry.verdict().map(|verdict| verdict.healthy),
     }
+}
+
+/// A canary that was not accepted: one that was told to stop before has had no place either.
+fn has_no_place(alloc: &Allocation, deployment: &str, history: &History) -> bool {
+    alloc.desired == DesiredStatus::Stop || history.awaits_promotion(deployment, &alloc.group)
 }
 
 /// A place to be filled.

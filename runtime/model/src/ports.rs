@@ -169,6 +169,14 @@ pub struct ProcessIdentity {
     pub supervisor: Option<SupervisorIdentity>,
 }
 
+impl ProcessIdentity {
+    /// The id that plugins and tasks know it by, `PID-TICKS`: no other process has it until the machine is down.
+    #[must_use]
+    pub fn id(&self) -> String {
+        format!("{}-{}", self.pid, self.start_ticks)
+    }
+}
+
 /// Identity of a supervisor; of the same boot as the process it watches over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct SupervisorIdentity {

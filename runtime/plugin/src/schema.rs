@@ -22,6 +22,14 @@ use ostler_model::limits::{
 use ostler_model::ports::Diagnostic;
 use ostler_model::shown::shown;
 
+/// A number as a text: a whole one without point and exponent, however it was written.
+fn digits(number: &serde_json::Number) -> String {
+    match number.as_f64().filter(|float| number.is_f64() && float.fract() == 0.0) {
+        Some(whole) => format!("{whole:.0}"),
+        None => number.to_string(),
+    }
+}
+
 /// Places of numbers and truth values of which the schema says that they are texts.
 fn meant_as_texts(error: &ValidationError<'_>, places: &mut Vec<String>) {
     use jsonschema::JsonType;
@@ -104,10 +112,13 @@ impl ConfigSchema {
         let mut changed = false;
         for place in places {
             let Some(at) = value.pointer_mut(&place) else { continue };
-            if let Value::Number(_) | Value::Bool(_) = at {
-                *at = Value::String(at.to_string());
-                changed = true;
-            }
+            let text = match at {
+                Value::Number(number) => digits(number),
+                Value::Bool(truth) => truth.to_string(),
+                _ => continue,
+            };
+            *at = Value::String(text);
+            changed = true;
         }
         match value {
             Value::Object(map) if changed => Some(JsonObject::from(map)),
@@ -317,11 +328,14 @@ mod tests {
         });
         let schema = ConfigSchema::new("task schema", &schema.to_string()).unwrap();
         let given = json!({
-            "command": 7, "args": ["-p", 8080, true, 1.5], "count": 3, "either": [1, "b"]
+            "command": 7, "args": ["-p", 8080, true, 1.5, 1e3, 1e21], "count": 3, "either": [1, "b"]
         });
         let texts = schema.with_texts(&object(given)).unwrap();
         let expected = json!({
-            "command": "7", "args": ["-p", "8080", "true", "1.5"], "count": 3, "either": ["1", "b"]
+            "command": "7",
+            "args": ["-p", "8080", "true", "1.5", "1000", "1000000000000000000000"],
+            "count": 3,
+            "either": ["1", "b"]
         });
         assert_eq!(texts, object(expected));
         assert!(schema.check(&texts).is_empty());

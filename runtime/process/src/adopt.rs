@@ -34,7 +34,7 @@ impl ProcessHost {
         let Way::Supervised(line) = &self.inner.way else {
             return Ok(Adoption::Unknown);
         };
-        let id = super::id_of(identity);
+        let id = identity.id();
         let record = || line.records().read(run, identity.pid, identity.start_ticks);
         if let Ok(known) = self.find(run, &id) {
             let exit = known.exit.borrow().clone();

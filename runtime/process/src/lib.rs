@@ -489,9 +489,9 @@ impl ProcessHost {
 }
 
 impl Process {
-    /// The id plugins and tasks know it by: unique for as long as the machine is up.
+    /// The id plugins and tasks know it by.
     fn id(&self) -> String {
-        id_of(&self.identity)
+        self.identity.id()
     }
 
     /// The right to let it go; `None` when it was taken before.
@@ -549,12 +549,6 @@ impl Process {
             Reach::Supervisor { .. } | Reach::Gone => {}
         }
     }
-}
-
-/// The id of a process: its pid and start time.
-#[must_use]
-pub fn id_of(identity: &ProcessIdentity) -> String {
-    format!("{}-{}", identity.pid, identity.start_ticks)
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

@@ -165,10 +165,11 @@ pub(super) async fn list(Asked { api, id, params }: Asked) -> Result<Response, F
     listed(&api.computing, at, params).await
 }
 
-/// Tasks make as many files as they like: a directory is read and its list written behind all others.
+/// Tasks make as many files as they like: the list of a directory is written behind all others. It is read where a
+/// disk that hangs holds nobody else.
 async fn listed(computing: &Computing, at: AllocPath, params: Params) -> Result<Response, Failure> {
-    let caller = params.access().caller();
-    computing.answer(caller, move || reply::json(&params, &at.look(files)?)).await
+    let (caller, found) = (params.access().caller(), in_dir(at, files).await?);
+    computing.answer(caller, move || reply::json(&params, &found)).await
 }
 
 /// What is in a directory, by name.

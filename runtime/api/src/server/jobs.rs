@@ -416,9 +416,9 @@ pub(super) async fn plan(
     let diff = match diff {
         false => None,
         true => {
-            let (known, groups) = (api.agent.job(&job.id), plan.groups.clone());
+            let (known, groups) = (plan.known.clone(), plan.groups.clone());
             let compare = move |_: &Awaited| {
-                let (old, new) = compared(known.as_ref(), &job, meant);
+                let (old, new) = compared(known.as_deref(), &job, meant);
                 let of_group = |name: &str| {
                     let mut groups = groups.iter();
                     groups.find(|(group, _)| group.as_str() == name).map(|(_, plan)| plan.clone())
@@ -451,10 +451,10 @@ fn seen(runtime: &Handle, agent: AgentHandle, job: Arc<Job>) -> Result<Planning,
 
 /// A job as it is known and as it is meant, to be compared. One that was stopped would run again unless it
 /// is given as stopped.
-fn compared(known: Option<&JobView>, job: &Job, meant: JobOptions) -> (Option<Value>, Value) {
-    let job = meant.of(job, known.map(|view| &*view.record));
-    let (mut old, mut new) = (known.map(|view| nomad_json(&view.record.job)), nomad_json(&job));
-    let stopped = known.map(|view| view.record.stopped);
+fn compared(known: Option<&JobRecord>, job: &Job, meant: JobOptions) -> (Option<Value>, Value) {
+    let job = meant.of(job, known);
+    let (mut old, mut new) = (known.map(|known| nomad_json(&known.job)), nomad_json(&job));
+    let stopped = known.map(|known| known.stopped);
     if let Some(stopped) = stopped.filter(|stopped| *stopped || meant.stopped) {
         let stops = [stopped, meant.stopped];
         for (value, stop) in old.as_mut().into_iter().chain([&mut new]).zip(stops) {

@@ -1,7 +1,6 @@
 //! What stands after the `?` of a request, read once and bounded.
 
 use std::collections::BTreeMap;
-use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -20,6 +19,9 @@ use ostler_model::limits::{API_WAIT_DEFAULT, API_WAIT_MAX};
 
 /// Most keys looked at; Nomad's command line sends up to seven.
 const KEYS_MAX: usize = 64;
+
+/// What is said of a list that is to be filtered.
+const FILTERED: &str = "left out: a list is narrowed by prefix and namespace";
 
 /// The query of a request. Unknown keys are passed over, of a repeated one the first counts: as
 /// Nomad does.
@@ -202,10 +204,15 @@ impl<P: DeserializeOwned + Send> FromRequestParts<Arc<Api>> for Asked<P> {
 }
 
 impl<S: Sync> FromRequestParts<S> for Params {
-    type Rejection = Infallible;
+    type Rejection = Failure;
 
-    async fn from_request_parts(parts: &mut Parts, _state: &S) -> Result<Self, Infallible> {
-        Ok(Self::of(parts))
+    async fn from_request_parts(parts: &mut Parts, _state: &S) -> Result<Self, Failure> {
+        let params = Self::of(parts);
+        // Later versions of Nomad have it: whoever was given the whole list would take it for what was asked for.
+        match params.text("filter") {
+            Some(filter) => Err(Failure::bad_param("filter", filter, FILTERED)),
+            None => Ok(params),
+        }
     }
 }
 
@@ -216,6 +223,17 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+
+    #[tokio::test]
+    async fn a_list_that_is_to_be_filtered_is_refused() {
+        let asked = async |uri: &str| {
+            let request = axum::http::Request::builder().uri(uri).body(()).unwrap();
+            Params::from_request_parts(&mut request.into_parts().0, &()).await
+        };
+        assert!(asked("/v1/jobs?prefix=web&unknown=1").await.is_ok());
+        let refused = asked("/v1/jobs?filter=ID+matches+web").await.unwrap_err().to_string();
+        assert!(refused.contains("filter=\"ID matches web\""), "{refused}");
+    }
 
     #[test]
     fn a_query_waits_only_with_an_index_and_never_longer_than_allowed() {

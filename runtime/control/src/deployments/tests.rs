@@ -186,6 +186,22 @@ fn no_time_runs_for_a_canary_that_somebody_ended_until_its_replacement_is_placed
 }
 
 #[test]
+fn a_canary_that_follows_one_that_failed_is_not_the_one_that_was_never_placed() {
+    let record = record(0, false, "");
+    let group = record.job.groups[0].name.clone();
+    let mut deployment = running(&record);
+    let by = Some(Timestamp::from_nanos(5));
+    let failed = canary(1, &group, JudgedStanding::Followed, Some(false));
+    let healthy = canary(2, &group, JudgedStanding::Live, Some(true));
+    let next = Judged { previous: Some(failed.id), ..healthy };
+    let deployed = deployment.groups.get_mut(&group).unwrap();
+    (deployed.desired_canaries, deployed.require_progress_by) = (2, by);
+    deployed.canaries = vec![failed.id, next.id];
+    assert_eq!(deadline(&deployment, &[failed, next.clone()]), by);
+    assert_eq!(deadline(&deployment, &[next]), by, "the first one was collected");
+}
+
+#[test]
 fn a_canary_of_a_deployment_that_is_not_kept_any_more_was_never_accepted() {
     let group = record(0, false, "").job.groups[0].name.clone();
     assert!(History::default().awaits_promotion("d", &group));

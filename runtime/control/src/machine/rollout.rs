@@ -100,13 +100,17 @@ impl Rollout {
         blocked: &[BlockedPlacement],
         record: &mut Arc<JobRecord>,
     ) {
-        if !blocked.is_empty() || self.now.of_version(record).is_none() {
+        if self.now.of_version(record).is_none() {
             return;
         }
         let Some(newest) = self.now.newest() else { return };
-        if newest.version == record.version && deployments::complete(newest, &proposal.progress) {
+        if newest.version != record.version {
+            return;
+        }
+        if blocked.is_empty() && deployments::complete(newest, &proposal.progress) {
             *record = Arc::new(JobRecord { stable: true, ..(**record).clone() });
         }
+        deployments::stop_time(newest, &self.judged);
     }
 
     /// The record has its indexes: the version before it is an earlier one, and what is placed may be a

@@ -216,8 +216,9 @@ impl<'e, 'a> Group<'_, 'e, 'a> {
         let group = &self.group.name;
         let of_group = places.range((group, 0)..=(group, u32::MAX));
         let older = of_group.flat_map(|(_, allocs)| allocs);
-        let newest = older.filter(|alloc| self.is_before(alloc) && !alloc.stopping);
-        let newest = newest.max_by_key(|alloc| alloc.version);
+        let older = older.filter(|alloc| self.is_before(alloc));
+        // Where all are told to stop, as when the node is drained, they come again.
+        let newest = older.max_by_key(|alloc| (!alloc.stopping, alloc.version));
         let count = newest.and_then(|alloc| alloc.job.group(group)).map_or(0, |group| group.count);
         let mut beyond = Vec::new();
         for index in self.group.count..count {

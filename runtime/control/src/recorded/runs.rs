@@ -38,11 +38,10 @@ impl Recorded {
             };
             let Some(identity) = ended.get(&run.id) else { continue };
             tracing::warn!(run = %run.id, "the note of a run is lost; its exit is known");
-            let process = format!("{}-{}", identity.pid, identity.start_ticks);
             run.identities = vec![identity.clone()];
             run.started = Some(StartedRecord {
                 handle: DriverHandle::default(),
-                workload: Workload::Process(process),
+                workload: Workload::Process(identity.id()),
                 network: None,
             });
             local.delayed_until = None;

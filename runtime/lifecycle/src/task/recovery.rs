@@ -203,8 +203,7 @@ pub async fn clear(scope: &TaskScope, record: &LocalRecord, run: &Run) -> bool {
         let _adopted = scope.workloads.adopt(&run.id, &identities, &workload);
         scope.workloads.kill_run(&run.id);
         for identity in &identities {
-            let id = format!("{}-{}", identity.pid, identity.start_ticks);
-            let gone = scope.workloads.wait(&run.id, &Workload::Process(id));
+            let gone = scope.workloads.wait(&run.id, &Workload::Process(identity.id()));
             if clock::timeout(KILL_GRACE, gone).await.is_none() {
                 tracing::error!(run = %run.id, pid = identity.pid, "a process did not end after its kill");
                 ended = false;

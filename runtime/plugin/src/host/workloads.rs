@@ -75,7 +75,7 @@ impl Workloads for HostWorkloads {
         let mut not_now = None;
         for identity in identities {
             match self.processes.adopt(run, identity) {
-                Ok(adopted) if ostler_process::id_of(identity) == *id => answer = adopted,
+                Ok(adopted) if identity.id() == *id => answer = adopted,
                 Ok(_) => {}
                 Err(error) => {
                     let (pid, error) = (identity.pid, chain(&error));

@@ -125,7 +125,7 @@ async fn a_task_goes_on_printing_without_its_agent_and_the_next_one_gets_its_exi
     let host = supervised_host(&dir.path().join("exits"));
     assert_eq!(host.adopt(&run, &identity).unwrap(), Adoption::Running);
     assert_eq!(host.adopt(&run, &identity).unwrap(), Adoption::Running, "again is the same");
-    let id = id_of(&identity);
+    let id = identity.id();
     assert_eq!(host.state(&run, &id).unwrap(), ProcessState::Running);
     assert!(host.usage(&run, &id).unwrap().memory_bytes.unwrap() > 0);
     std::fs::write(dir.path().join("stop"), "").unwrap();
@@ -160,12 +160,12 @@ async fn the_exit_of_a_task_that_ended_while_nobody_was_there_is_known() {
     // And when nothing but the exit record says that there was such a run.
     let ended = crate::live::ended(&exits, std::slice::from_ref(&run)).unwrap();
     let alone = &ended[&run];
-    assert_eq!((id_of(alone), alone.supervisor), (id_of(&identity), None));
+    assert_eq!((alone.id(), alone.supervisor), (identity.id(), None));
     let adopted = supervised_host(&exits).adopt(&run, alone).unwrap();
     assert_eq!(adopted, Adoption::Ended(exit.clone()));
     assert_eq!(host.adopt(&run, &identity).unwrap(), Adoption::Ended(exit.clone()));
-    assert_eq!(host.wait(&run, &id_of(&identity)).await, exit);
-    host.signal(&run, &id_of(&identity), "TERM").unwrap();
+    assert_eq!(host.wait(&run, &identity.id()).await, exit);
+    host.signal(&run, &identity.id(), "TERM").unwrap();
     host.forget_run(&run);
     assert_eq!(records(&exits), 0);
     let stranger = supervised_host(&exits).adopt(&run, &rebooted).unwrap();
@@ -301,7 +301,7 @@ async fn what_a_killed_supervisor_left_while_no_agent_was_there_is_ended_before_
     let (Told { run, identity }, children) = orphans(NAME, dir.path()).await;
     let host = without_cgroups_at(&dir.path().join("exits"));
     assert_eq!(host.adopt(&run, &identity).unwrap(), Adoption::Running, "it is not over");
-    let exit = host.wait(&run, &id_of(&identity)).await;
+    let exit = host.wait(&run, &identity.id()).await;
     assert!(exit.error.unwrap().contains("the supervisor of the process was killed"));
     assert!(!children.iter().any(|child| exists(*child)), "a child was left");
     host.forget_run(&run);

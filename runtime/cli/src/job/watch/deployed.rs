@@ -58,7 +58,10 @@ impl Watch {
         match &*deployment.status {
             "successful" => return Verdict::Runs,
             "cancelled" => return Verdict::Overtaken(deployment.status_description.to_string()),
-            _ if asks(deployment) => return Verdict::Canaries,
+            // One that was healthy and has failed since is none that somebody could accept.
+            _ if asks(deployment) && Self::with(wanted, ClientStatus::Failed) == 0 => {
+                return Verdict::Canaries;
+            }
             _ => {}
         }
         let pending = Self::with(wanted, ClientStatus::Pending) > 0;

@@ -428,6 +428,9 @@ fn canaries_wait_for_somebody_also_where_they_are_as_many_as_the_count() {
         "they are accepted by themselves"
     );
     assert_eq!(verdict(group(1, 1, true, false)), Verdict::Going, "the rest follows");
+    let since = once(B, "failed", after(A));
+    let verdict = of_deployment("running", group(1, 1, false, false), &[since]).1;
+    assert_eq!(verdict, failed(B), "it was healthy");
 }
 
 #[test]

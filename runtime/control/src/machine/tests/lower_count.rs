@@ -1,8 +1,10 @@
 //! A new version with a lower count that has to be accepted first.
 
 use super::deploying::{canaries, service};
+use super::node_drain::drain;
 use super::*;
 use crate::deployments::DeploymentAsk;
+use crate::node_drain::NodeAsk;
 use ostler_model::rollout::{DeploymentPhase, ReschedulePolicy};
 
 /// Six of the first version, and two canaries of one that wants four.
@@ -71,6 +73,22 @@ fn what_is_too_many_runs_on_when_the_canaries_are_given_up() {
         play.settle();
         assert_eq!((play.of_version(2).len(), play.live().len()), (4, 4), "a version accepted");
     }
+}
+
+#[test]
+fn what_is_too_many_comes_again_after_the_node_was_drained() {
+    let (mut play, old) = six_to_four();
+    play.ask_of("a", DeploymentAsk::Fail).unwrap();
+    play.end_stopped();
+    play.schedule(drain(None, false)).unwrap();
+    for _ in 0..20 {
+        play.end_stopped();
+        play.pass(SECOND);
+    }
+    assert_eq!((play.live(), play.draining()), (Vec::new(), false));
+    play.schedule(NodeAsk::Eligible(true)).unwrap();
+    play.pass(SECOND);
+    assert_eq!(play.of_version(0).len(), old.len());
 }
 
 #[test]

@@ -9,6 +9,7 @@ use super::*;
 use crate::deployments::{DeploymentAsk, DeploymentError, description};
 use crate::node_drain::NodeAsk;
 use crate::reconcile::reason;
+use ostler_model::ids::GroupName;
 use ostler_model::rollout::{DelayFunction, DeploymentPhase, ReschedulePolicy, UpdatePolicy};
 
 /// A service whose first version is stable, and what fails of it gets a successor after five seconds.
@@ -184,6 +185,57 @@ fn canaries_that_fail_one_after_the_other_get_no_more_time() {
     assert_eq!(play.phase("a"), DeploymentPhase::Failed);
     assert_eq!(play.newest("a").description, description::DEADLINE);
     assert_eq!((play.of_version(0).len(), play.of_version(1).len()), (3, 0));
+}
+
+#[test]
+fn a_group_that_had_all_it_wants_has_the_whole_time_when_it_loses_something() {
+    for becomes_healthy in [true, false] {
+        let mut play = Play::new();
+        let mut first = service("a", 1, canaries(1));
+        let other = GroupName::new("other").unwrap();
+        first.groups.push(TaskGroup { name: other.clone(), ..first.groups[0].clone() });
+        play.register(&first);
+        play.settle();
+        // The canary of the first group waits beside the other group, which is healthy.
+        play.register(&changed(&first, "1"));
+        play.all_healthy();
+        play.pass(2_000 * SECOND);
+        assert_eq!(play.phase("a"), DeploymentPhase::Running);
+        let of_other = play.live().into_iter().find(|id| play.alloc(*id).group == other).unwrap();
+        play.stop_one(of_other);
+        play.restart();
+        play.pass(590 * SECOND);
+        assert_eq!((play.phase("a"), play.live().len()), (DeploymentPhase::Running, 3));
+        if !becomes_healthy {
+            play.pass(20 * SECOND);
+            assert_eq!(play.phase("a"), DeploymentPhase::Failed);
+            continue;
+        }
+        play.all_healthy();
+        play.pass(2_000 * SECOND);
+        play.ask_of("a", DeploymentAsk::Promote(None)).unwrap();
+        play.settle();
+        assert_eq!(play.phase("a"), DeploymentPhase::Successful);
+    }
+}
+
+#[test]
+fn an_accepted_version_has_the_data_of_what_ran_in_a_place_not_of_a_canary_that_was_stopped() {
+    let (mut play, first) = settled(3, canaries(1));
+    play.register(&changed(&first, "1"));
+    let canary = play.only_canary();
+    play.all_healthy();
+    let index = play.alloc(canary).index;
+    play.report(play.at(0, index), ClientStatus::Failed, true);
+    // The next canary is beside another place: here there is nothing to be replaced for five seconds.
+    play.stop_one(canary);
+    assert_ne!(play.alloc(play.only_canary()).index, index);
+    play.pass(6 * SECOND);
+    let successor = play.at(0, index);
+    play.all_healthy();
+    play.ask_of("a", DeploymentAsk::Promote(None)).unwrap();
+    play.settle();
+    assert_eq!(play.alloc(play.at(1, index)).previous, Some(successor));
 }
 
 #[derive(Clone, Copy, Debug)]
