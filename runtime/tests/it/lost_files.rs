@@ -138,11 +138,18 @@ fn false_supervisor(job: &str, exits: &Path) -> tokio::process::Child {
     shell.env("NOMAD_ALLOC_INDEX", "0").process_group(0).spawn().unwrap()
 }
 
+/// Whatever the tests' umask is.
+fn open_to_all(path: &Path, mode: u32) {
+    let mode = std::os::unix::fs::PermissionsExt::from_mode(mode);
+    std::fs::set_permissions(path, mode).unwrap();
+}
+
 /// Called as a worker: it waits for somebody who writes to what its argument names.
 fn false_worker(beside: &Path, own_dir: &Path) -> tokio::process::Child {
-    let mode = rustix::fs::Mode::from_raw_mode(0o644);
     let pipe = beside.join("__worker");
-    rustix::fs::mknodat(rustix::fs::CWD, &pipe, rustix::fs::FileType::Fifo, mode, 0).unwrap();
+    let (kind, mode) = (rustix::fs::FileType::Fifo, rustix::fs::Mode::empty());
+    rustix::fs::mknodat(rustix::fs::CWD, &pipe, kind, mode, 0).unwrap();
+    open_to_all(&pipe, 0o644);
     of_another_user("cat", own_dir).arg("__worker").current_dir(beside).spawn().unwrap()
 }
 
@@ -157,9 +164,8 @@ async fn a_process_of_another_user_passes_for_no_supervisor_and_for_no_worker() 
     agent.run(&idle).await.said(0, &["job idle runs"]);
     let home = killed(agent).await;
     let worker = std::fs::read_dir(home.path().join("workers")).unwrap().flatten().next().unwrap();
-    let mut beside = tempfile::Builder::new();
-    let beside = beside.permissions(std::os::unix::fs::PermissionsExt::from_mode(0o755));
-    let beside = beside.tempdir_in("/tmp").unwrap();
+    let beside = tempfile::tempdir_in("/tmp").unwrap();
+    open_to_all(beside.path(), 0o755);
     let mut supervisor = false_supervisor("bank", &home.path().join("exits"));
     let mut other = false_worker(beside.path(), &worker.path());
     let of = |child: &tokio::process::Child, file: &str| {

@@ -52,6 +52,15 @@ impl Diary {
     }
 }
 
+/// Nothing ran twice, and no data was left behind, where those between the first and the last may have begun.
+fn assert_one_at_a_time(lines: &[String], first: &str, last: &str) {
+    let (begins, ends): (Vec<_>, Vec<_>) = (0..).zip(lines).partition(|(at, _)| at % 2 == 0);
+    assert!(begins.iter().all(|(_, line)| line.starts_with("begin ")), "{lines:?}");
+    assert!(ends.iter().all(|(_, line)| *line == "end"), "{lines:?}");
+    let both = (lines.first().map(String::as_str), lines.last().map(String::as_str));
+    assert_eq!(both, (Some(first), Some(last)), "{lines:?}");
+}
+
 async fn stop_job(served: &Served, purge: bool) {
     let options = StopOptions { purge, ..StopOptions::default() };
     served.agent.deregister(&job_id(), options).await.unwrap();
@@ -157,7 +166,8 @@ async fn killed_between(changes: usize) {
         agent.submit(&diary.job(version)).await.said(0, &[]);
     }
     diary.begun(last).await;
-    diary.assert_well(&["begin 1", "end", "begin 4"]);
+    // The task may end before the next agent is there, and what was registered by then begins.
+    assert_one_at_a_time(&diary.lines(), "begin 1", "begin 4");
     let ended = agent.ask(&["job", "stop", "web"]).await;
     ended.said(0, &["is stopped"]);
 }
