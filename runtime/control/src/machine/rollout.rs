@@ -93,7 +93,8 @@ impl Rollout {
         Ok(())
     }
 
-    /// Has the deployment reached its end? Then the version is stable.
+    /// Has the deployment reached its end? Then the version is stable. Until then no time runs for those of its groups
+    /// that have all they can have.
     pub(super) fn complete(
         &mut self,
         proposal: &Proposal,
