@@ -140,8 +140,8 @@ impl LonePlugin {
 
 impl LivePlugin {
     /// Leave the tasks to the next process.
-    pub fn leave(&self) {
-        self.services.wasm_tasks.leave();
+    pub async fn leave(&self) {
+        self.services.wasm_tasks.leave().await;
     }
 }
 

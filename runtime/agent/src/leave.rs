@@ -61,7 +61,7 @@ impl AgentHandle {
         if self.0.mode.ends_tasks() {
             self.0.services.processes.kill_all();
         }
-        self.0.services.wasm_tasks.leave();
+        self.0.services.wasm_tasks.leave().await;
         if let Some(follower) = self.0.follower.get() {
             follower.stop().await;
         }

@@ -489,7 +489,7 @@ async fn host_services(
         false => Arc::new(workers),
         true => {
             // What runs there for allocations that are kept goes on.
-            workers.leave();
+            workers.leave().await;
             Arc::new(WasmTaskHost::new(Arc::clone(&sandbox), control.clone(), clock, rng, None)?)
         }
     };

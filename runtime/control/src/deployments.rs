@@ -20,7 +20,6 @@ mod ask;
 mod history;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::time::Duration;
 
 use crate::reconcile::GroupProgress;
 use ostler_model::alloc::AllocDeployment;
@@ -187,9 +186,9 @@ pub fn enter(
     }
     // What replaces a canary that nobody's failure ended has its own time.
     let anew = canary && !follows && deployed.awaits_promotion();
-    if !deployed.progress_deadline.is_zero() && (anew || deployed.require_progress_by.is_none()) {
-        let by = now.plus(deployed.progress_deadline);
-        deployed.require_progress_by = deployed.require_progress_by.max(Some(by));
+    if anew || deployed.require_progress_by.is_none() {
+        let by = deadline_from(deployed, now);
+        deployed.require_progress_by = deployed.require_progress_by.max(by);
     }
     Some(AllocDeployment { id: deployment.id.clone(), since: now, canary })
 }
@@ -360,8 +359,7 @@ fn renew(group: &mut DeployedGroup, now: Timestamp) {
 }
 
 fn deadline_from(group: &DeployedGroup, now: Timestamp) -> Option<Timestamp> {
-    let deadline = Some(group.progress_deadline).filter(|deadline: &Duration| !deadline.is_zero());
-    deadline.map(|deadline| now.plus(deadline))
+    (!group.progress_deadline.is_zero()).then(|| now.plus(group.progress_deadline))
 }
 
 /// Every group is as it is to be: it has succeeded.

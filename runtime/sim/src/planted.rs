@@ -3,6 +3,9 @@
 //!
 //! The node asks `ostler_model::planted::planted` there, which is `false` in everything that is shipped.
 
+/// So many nodes are played in every run of the tests, from seeds that count from 0: each defect is found by one.
+pub const SEEDS: u64 = 400;
+
 /// A defect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Planted {

@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use ostler_sim::plan::{Act, Disk, Plan, Step, TakesOver};
+use ostler_sim::planted::SEEDS;
 use ostler_sim::play::{Failure, Played, play};
 
 /// Seeds of defects that were mended, of plans as they were drawn first.
@@ -15,10 +16,7 @@ const MENDED: &[u64] =
 /// The same of plans without work that ends and chains of updates.
 const MENDED_SINCE: &[u64] = &[94, 138, 78_093, 147_606, 203_296];
 
-/// How many nodes are played; every planted defect is found by one of them (`planted.rs`).
-const SEEDS: u64 = 400;
-
-/// The same where there is time.
+/// How many nodes are played where there is time.
 const SEEDS_OF_A_LONG_RUN: u64 = 2_000;
 
 /// How many nodes are played several times.

@@ -7,11 +7,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use ostler_model::planted::plant;
 use ostler_sim::plan::Plan;
-use ostler_sim::planted::PLANTED;
+use ostler_sim::planted::{PLANTED, SEEDS};
 use ostler_sim::play::play;
-
-/// So many nodes are played in every run of the tests (`gate.rs`).
-const SEEDS: u64 = 400;
 
 /// Does this seed fail with the defect, or panic?
 fn fails(defect: Option<&'static str>, seed: u64) -> bool {

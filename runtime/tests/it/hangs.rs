@@ -81,6 +81,21 @@ async fn a_task_of_a_worker_that_hangs_can_be_stopped() {
 }
 
 #[tokio::test]
+async fn an_agent_that_ends_leaves_no_worker_that_hangs_and_has_no_task() {
+    let agent = AgentProcess::start().await;
+    agent.run(&idle_wasm("first")).await.said(0, &["job first runs"]);
+    let hung = worker(agent.data.path());
+    agent.ask(&["job", "stop", "--purge", "first"]).await.said(0, &["job first is stopped"]);
+    stop(hung);
+    agent.signal(Signal::TERM);
+    let (ended, data) = agent.ended().await;
+    assert_eq!(ended.code, Some(0), "{}", ended.stderr);
+    assert!(!runs(hung), "nobody would end it");
+    let left = std::fs::read_dir(data.path().join("workers")).unwrap().count();
+    assert_eq!(left, 0, "its directory is removed");
+}
+
+#[tokio::test]
 async fn a_zygote_that_hangs_is_replaced_and_a_start_that_met_it_costs_no_restart() {
     let mut agent = AgentProcess::start().await;
     let sleeps = |id: &str| service(id, &shell("t", "echo $$ > local/pid; exec sleep 600", ""));

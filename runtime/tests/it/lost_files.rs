@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use ostler_testing::files::open_to_all;
 use rustix::process::{Pid, Signal, kill_process_group};
 
 use crate::support::agent_process::{AgentProcess, Home, ask};
@@ -139,17 +140,12 @@ fn false_supervisor(job: &str, exits: &Path) -> tokio::process::Child {
 }
 
 /// Whatever the tests' umask is.
-fn open_to_all(path: &Path, mode: u32) {
-    let mode = std::os::unix::fs::PermissionsExt::from_mode(mode);
-    std::fs::set_permissions(path, mode).unwrap();
-}
-
 /// Called as a worker: it waits for somebody who writes to what its argument names.
 fn false_worker(beside: &Path, own_dir: &Path) -> tokio::process::Child {
     let pipe = beside.join("__worker");
     let (kind, mode) = (rustix::fs::FileType::Fifo, rustix::fs::Mode::empty());
     rustix::fs::mknodat(rustix::fs::CWD, &pipe, kind, mode, 0).unwrap();
-    open_to_all(&pipe, 0o644);
+    open_to_all(&pipe).unwrap();
     of_another_user("cat", own_dir).arg("__worker").current_dir(beside).spawn().unwrap()
 }
 
@@ -165,7 +161,7 @@ async fn a_process_of_another_user_passes_for_no_supervisor_and_for_no_worker() 
     let home = killed(agent).await;
     let worker = std::fs::read_dir(home.path().join("workers")).unwrap().flatten().next().unwrap();
     let beside = tempfile::tempdir_in("/tmp").unwrap();
-    open_to_all(beside.path(), 0o755);
+    open_to_all(beside.path()).unwrap();
     let mut supervisor = false_supervisor("bank", &home.path().join("exits"));
     let mut other = false_worker(beside.path(), &worker.path());
     let of = |child: &tokio::process::Child, file: &str| {

@@ -480,6 +480,24 @@ impl Worker {
         *self.questions() = None;
         self.link.close();
     }
+
+    /// The agent leaves, and it has no task: it ends by itself then. One that hangs does not, and is killed, or nobody
+    /// would ever end it.
+    pub async fn end_unused(&self) {
+        self.leave();
+        let pid = self.pid();
+        if clock::timeout(WORKER_END_WALL_MAX, self.process.ended()).await.is_none() {
+            tracing::warn!(
+                pid,
+                key = self.key,
+                "a worker without tasks does not end and is killed"
+            );
+            if !self.end().await {
+                return;
+            }
+        }
+        left_by(&self.dir, self.cgroup.as_ref()).await;
+    }
 }
 
 /// A question that is waited for; forgotten when the wait is given up.

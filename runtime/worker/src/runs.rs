@@ -48,6 +48,13 @@ pub(crate) struct Table {
     pub backoff: HashMap<String, Backoff>,
 }
 
+impl Table {
+    /// Is a run in this worker that was not forgotten?
+    pub fn has_runs_in(&self, worker: &Arc<Worker>) -> bool {
+        self.runs.values().any(|of_run| Arc::ptr_eq(&of_run.worker, worker))
+    }
+}
+
 /// A run.
 pub(crate) struct OfRun {
     pub worker: Arc<Worker>,

@@ -17,6 +17,7 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::watch;
+use tokio::task::JoinSet;
 
 use super::client::{self, Hears, NewWorker, NotAdopted, Worker};
 use super::found::{self, FoundWorker, Survey};
@@ -242,10 +243,18 @@ impl WasmTasks for WorkerTasks {
         unknown.len()
     }
 
-    fn leave(&self) {
+    fn leave(&self) -> BoxFuture<'static, ()> {
+        let mut ends = JoinSet::new();
         for worker in &*self.inner.workers() {
-            worker.leave();
+            if self.inner.table().has_runs_in(worker) {
+                worker.leave();
+            } else {
+                let worker = Arc::clone(worker);
+                let end = async move { worker.end_unused().await };
+                ends.spawn_on(end, &self.inner.options.control);
+            }
         }
+        Box::pin(async move { while ends.join_next().await.is_some() {} })
     }
 }
 

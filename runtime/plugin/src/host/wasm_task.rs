@@ -202,8 +202,9 @@ pub trait WasmTasks: Send + Sync {
     fn kill_all(&self);
     /// Forget every run but these, which are on record; how many.
     fn sweep(&self, known: &BTreeSet<RunId>) -> usize;
-    /// The agent ends: tasks of its own process end with it, those of others go on.
-    fn leave(&self);
+    /// The agent ends: tasks of its own process end with it, those of others go on. Waits until processes that have no
+    /// task any more have ended.
+    fn leave(&self) -> BoxFuture<'static, ()>;
 }
 
 /// Wait until `exit` has one; an exit that says why where it never will: the task is not known, or

@@ -70,7 +70,8 @@ impl Browser {
         }
         let profile = tempfile::Builder::new().prefix("ostler-browser-").tempdir().unwrap();
         let mut driver = Command::new(DRIVER)
-            .arg("--port=0")
+            // Named, or it says the port that it has on ::1, which is 0 where there is no IPv6.
+            .args(["--port=0", "--allowed-ips=127.0.0.1"])
             .env("HOME", profile.path())
             .stdin(Stdio::null())
             .stdout(Stdio::piped())

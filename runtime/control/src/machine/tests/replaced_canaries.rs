@@ -45,6 +45,15 @@ impl Play {
         self.pass(Duration::from_millis(1));
     }
 
+    /// What waits becomes healthy, waits for long, is accepted, and the deployment ends well.
+    fn accepts_healthy_canaries(&mut self) {
+        self.all_healthy();
+        self.pass(2_000 * SECOND);
+        self.ask_of("a", DeploymentAsk::Promote(None)).unwrap();
+        self.settle();
+        assert_eq!(self.phase("a"), DeploymentPhase::Successful);
+    }
+
     fn only_canary(&self) -> AllocId {
         let all = self.of_version(1);
         assert_eq!(all.len(), 1, "{all:?}");
@@ -128,11 +137,7 @@ fn a_canary_that_somebody_stops_is_replaced_and_the_next_one_has_the_whole_time(
             assert_eq!(play.newest("a").description, description::DEADLINE);
             continue;
         }
-        play.all_healthy();
-        play.pass(2_000 * SECOND);
-        play.ask_of("a", DeploymentAsk::Promote(None)).unwrap();
-        play.settle();
-        assert_eq!(play.phase("a"), DeploymentPhase::Successful);
+        play.accepts_healthy_canaries();
         assert!(play.live().contains(&next));
     }
 }
@@ -211,11 +216,7 @@ fn a_group_that_had_all_it_wants_has_the_whole_time_when_it_loses_something() {
             assert_eq!(play.phase("a"), DeploymentPhase::Failed);
             continue;
         }
-        play.all_healthy();
-        play.pass(2_000 * SECOND);
-        play.ask_of("a", DeploymentAsk::Promote(None)).unwrap();
-        play.settle();
-        assert_eq!(play.phase("a"), DeploymentPhase::Successful);
+        play.accepts_healthy_canaries();
     }
 }
 

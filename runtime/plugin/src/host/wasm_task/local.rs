@@ -235,8 +235,9 @@ impl WasmTasks for WasmTaskHost {
         unknown.len()
     }
 
-    fn leave(&self) {
+    fn leave(&self) -> BoxFuture<'static, ()> {
         self.kill_all();
+        Box::pin(std::future::ready(()))
     }
 }
 
